@@ -1,0 +1,40 @@
+# Two commands do all the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types layers unit bench slow clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/dresfl demo --out runs/demo
+
+test: lint types layers unit
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+layers: $(VENV)/.ready
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2
+
+# What takes too long for every change: wider hypothesis sweeps.
+slow: $(VENV)/.ready
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2
+
+# Timings; they depend on the machine, so nothing in `make test` looks at them.
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/round.py
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info

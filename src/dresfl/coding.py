@@ -1,0 +1,172 @@
+"""The Lagrange code: how a client hides K shards in N shares, and how any R answers give the result back.
+
+Notation: N clients, K shards, T colluders, d the degree of the function computed on shares.
+β_1..β_K carry the shards, β_{K+1}..β_{K+T} the uniform masks, α_1..α_N are where clients evaluate:
+
+    u(z) = Σ_{k≤K} X_k ℓ_k(z) + Σ_{K<k≤K+T} U_k ℓ_k(z),   ℓ_k(z) = Π_{j≠k} (z − β_j)/(β_k − β_j)
+
+Client j holds u(α_j). Any g of degree d makes g(u(z)) a polynomial of degree d(K+T−1), so that
+R = d(K+T−1) + 1 values fix it, and with it g(X_k) = g(u(β_k)). (Yu et al., "Lagrange Coded Computing".)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
+from dresfl.field import Elements, Field
+
+_CACHED_DECODERS = 1024
+
+
+def recovery_threshold(degree: int, num_shards: int, max_colluders: int) -> int:
+    """R = d(K+T−1) + 1, the number of answers that fix the polynomial.
+
+    >>> recovery_threshold(8, num_shards=1, max_colluders=1)
+    9
+    """
+    return degree * (num_shards + max_colluders - 1) + 1
+
+
+@final
+@dataclass(frozen=True)
+class LagrangeCode:
+    """An (N, K, T) Lagrange code for functions of degree `degree`, over any field with enough points.
+
+    >>> from dresfl.field import ResidueField, SecretSeed
+    >>> field = ResidueField((101, 103, 107), num_value_moduli=2)
+    >>> code = LagrangeCode(field, num_clients=4, num_shards=2, max_colluders=1, degree=1)
+    >>> shards = field.embed(torch.tensor([[5, -6], [7, 8]]))
+    >>> masks = field.uniform(SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), 2)
+    >>> shares = code.encode(shards, masks)
+    >>> field.lift(code.decode(shares[:, [3, 0, 2]], (3, 0, 2))).tolist()
+    [[5.0, -6.0], [7.0, 8.0]]
+    """
+
+    field: Field
+    num_clients: int
+    num_shards: int
+    max_colluders: int
+    degree: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_clients", "num_shards", "degree"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_colluders < 0:
+            raise UsageError(f"max_colluders must not be negative, not {self.max_colluders}")
+        if self.recovery_threshold > self.num_clients:
+            raise InfeasiblePlan(
+                f"{self.num_clients} clients cannot decode: degree {self.degree}, {self.num_shards} shards and "
+                f"{self.max_colluders} colluders need {self.recovery_threshold} answers",
+                f"use at least {self.recovery_threshold} clients, or fewer shards, colluders or square layers",
+            )
+        points = self.num_clients + self.num_shards + self.max_colluders
+        if min(self.field.moduli) <= points:
+            raise UsageError(
+                f"modulus {min(self.field.moduli)} has no room for {points} distinct points",
+                "choose moduli above the number of clients + shards + colluders",
+            )
+
+    @property
+    def recovery_threshold(self) -> int:
+        """R: how many answers the server needs."""
+        return recovery_threshold(self.degree, self.num_shards, self.max_colluders)
+
+    @property
+    def max_dropouts(self) -> int:
+        """D = N − R: how many clients may vanish in a round (Theorem 1)."""
+        return self.num_clients - self.recovery_threshold
+
+    @property
+    def data_points(self) -> tuple[int, ...]:
+        """β_1..β_K, where the shards sit."""
+        return tuple(range(1, self.num_shards + 1))
+
+    @property
+    def mask_points(self) -> tuple[int, ...]:
+        """β_{K+1}..β_{K+T}, where the masks sit."""
+        return tuple(range(self.num_shards + 1, self.num_shards + self.max_colluders + 1))
+
+    @property
+    def client_points(self) -> tuple[int, ...]:
+        """α_1..α_N, where the clients evaluate: disjoint from every β."""
+        first = self.num_shards + self.max_colluders + 1
+        return tuple(range(first, first + self.num_clients))
+
+    @cached_property
+    def encoding_matrix(self) -> Elements:
+        """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
+        return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
+
+    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | None = None) -> Elements:
+        """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
+        if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:
+            raise UsageError(
+                f"{self.num_shards} shards and {self.max_colluders} masks expected, "
+                f"{shards.shape[1]} and {masks.shape[1]} came"
+            )
+        matrix = self.encoding_matrix if clients is None else self.encoding_matrix[:, list(clients)]
+        hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
+        return self._apply(matrix, hidden)
+
+    def decoding_matrix(self, survivors: Sequence[int]) -> Elements:
+        """(M,K,R): the answers of exactly R survivors -> values at β_1..β_K. Cached by survivor set."""
+        return _decoding_matrix(self, tuple(survivors))
+
+    def decode(self, replies: Elements, survivors: Sequence[int]) -> Elements:
+        """g at each shard: replies (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
+        return self._apply(self._decoder(replies, survivors), replies)
+
+    def decode_sum(self, replies: Elements, survivors: Sequence[int]) -> Elements:
+        """Σ_k g(X_k), all that the server needs: replies (M,R,...) -> (M,...)."""
+        matrix = self.field.sum(self._decoder(replies, survivors), 1)  # (M,K,R) -> (M,R)
+        return self._apply(matrix.reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
+
+    def _decoder(self, replies: Elements, survivors: Sequence[int]) -> Elements:
+        if len(survivors) < self.recovery_threshold:
+            raise TooFewReplies(
+                f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
+                f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
+            )
+        if not len(set(survivors)) == len(survivors) == replies.shape[1] == self.recovery_threshold:
+            raise UsageError(
+                f"exactly {self.recovery_threshold} replies of as many clients are decoded at a time, "
+                f"{replies.shape[1]} of {len(set(survivors))} came"
+            )
+        return self.decoding_matrix(survivors)
+
+    def _apply(self, matrix: Elements, columns: Elements) -> Elements:
+        num_moduli, count, *shape = columns.shape
+        flat = self.field.matmul(matrix, columns.reshape(num_moduli, count, -1))  # (M,a,b) @ (M,b,F)
+        return flat.reshape(num_moduli, matrix.shape[1], *shape)
+
+
+def lagrange_matrix(field: Field, nodes: Sequence[int], targets: Sequence[int]) -> Elements:
+    """(M,targets,nodes): evaluates at `targets` the polynomial through values at `nodes` (disjoint sets).
+
+    Barycentric form: entry (t,j) = Π_i (z_t − x_i) / [(z_t − x_j) · Π_{i≠j} (x_j − x_i)].
+    """
+    x, z = torch.tensor(nodes), torch.tensor(targets)
+    distances = z.view(-1, 1) - x  # (targets,nodes), never 0
+    gaps = x.view(-1, 1) - x + torch.eye(len(nodes), dtype=torch.int64)  # 1 on the diagonal
+
+    def row_products(integers: Tensor) -> Elements:
+        product = field.embed(integers[:, 0])
+        for column in integers.T[1:]:
+            product = field.mul(product, field.embed(column))
+        return product  # (M,rows)
+
+    num_moduli = len(field.moduli)
+    numerators = row_products(distances).reshape(num_moduli, -1, 1)
+    denominators = field.mul(field.embed(distances), row_products(gaps).reshape(num_moduli, 1, -1))
+    return field.mul(numerators, field.inverse(denominators))
+
+
+@lru_cache(maxsize=_CACHED_DECODERS)
+def _decoding_matrix(code: LagrangeCode, survivors: tuple[int, ...]) -> Elements:
+    return lagrange_matrix(code.field, [code.client_points[j] for j in survivors], code.data_points)

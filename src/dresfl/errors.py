@@ -1,0 +1,50 @@
+"""The errors a caller may catch: one small family, each with what was wanted, what came, what to do.
+
+The command line prints `error:` from the message and `hint:` from `hint`, and exits with `exit_code`.
+"""
+
+
+class DresError(Exception):
+    """Anything a user, a peer or a disk can cause. `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(DresError):
+    """A wrong option, configuration key, or combination of settings."""
+
+    exit_code = 2
+
+
+class InfeasiblePlan(UsageError):
+    """Theorem 1 does not hold: D + deg(g)(K+T−1) + 1 ≤ N fails for every D ≥ 0."""
+
+
+class DataError(DresError):
+    """A data set that is missing, malformed, or not fit for training."""
+
+
+class FieldError(DresError):
+    """A residue system asked for something it cannot do exactly."""
+
+
+class MessageError(DresError):
+    """Bytes from a peer that are not a valid message; nothing of them was used."""
+
+
+class TooFewReplies(DresError):
+    """Fewer than R answers: the polynomial cannot be interpolated."""
+
+    exit_code = 3
+
+
+class HeadroomAlarm(DresError):
+    """A decoded value left its range: overflow, a corrupt upload, or a fault. Weights stay untouched."""
+
+
+class CheckpointError(DresError):
+    """A checkpoint that cannot be read, or that belongs to another run."""

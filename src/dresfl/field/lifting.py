@@ -1,0 +1,91 @@
+"""ψ: residues back to signed integers, without big integers, and to float64 correctly rounded.
+
+Notation: p_0 < … < p_{M−1} moduli, P_i = p_0⋯p_{i−1}, d_i symmetric mixed-radix digits:
+x = Σ_i d_i·P_i with |d_i| ≤ (p_i − 1)/2, for every |x| < p_0⋯p_{M−1}/2 in exactly one way.
+
+1. Garner: d_i from residues, one channel after the other, all arithmetic modulo one p.
+2. Each P_i is split into 24-bit limbs; Σ_i d_i·P_i then is one small float64 product, exact since
+   M·2^23·2^24 < 2^53, and one sweep of carries.
+3. The leading four limbs hold at least 73 significant bits; whatever lies below them is remembered in their
+   last bit ("sticky"), so that one IEEE addition rounds the whole integer correctly.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dresfl.kernels import canonical_, reduce_
+
+_LIMB_BITS = 24
+_LIMB = 2.0**_LIMB_BITS
+
+
+def garner_inverses(moduli: Sequence[int]) -> Tensor:
+    """(M,M) float64: entry (i,j) is p_i^{−1} mod p_j for i < j, symmetric; else 0."""
+    table = torch.zeros((len(moduli), len(moduli)), dtype=torch.float64)
+    for i, p in enumerate(moduli):
+        for j, q in enumerate(moduli[i + 1 :], i + 1):
+            inverse = pow(p, -1, q)
+            table[i, j] = inverse if inverse <= q // 2 else inverse - q
+    return table
+
+
+def radix_limbs(moduli: Sequence[int]) -> Tensor:
+    """(L,M) float64: limb l of P_i = p_0⋯p_{i−1}, with room for the carries on top."""
+    limbs = math.prod(moduli).bit_length() // _LIMB_BITS + 2
+    table = torch.zeros((limbs, len(moduli)), dtype=torch.float64)
+    radix = 1
+    for i, p in enumerate(moduli):
+        for limb in range(limbs):
+            table[limb, i] = (radix >> (_LIMB_BITS * limb)) & (2**_LIMB_BITS - 1)
+        radix *= p
+    return table
+
+
+def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garner: Tensor) -> Tensor:
+    """Symmetric mixed-radix digits (M,...) of symmetric residues (M,...)."""
+    digits = canonical_(residues.clone(), moduli)
+    for i in range(len(moduli) - 1):
+        rest = digits[i + 1 :]
+        rest -= digits[i]
+        rest *= garner[i, i + 1 :].view(-1, *[1] * (rest.dim() - 1))  # |rest| < 2^24 · 2^23
+        canonical_(reduce_(rest, moduli[i + 1 :], inverses[i + 1 :]), moduli[i + 1 :])
+    return digits
+
+
+def _carry_(limbs: Tensor) -> Tensor:
+    """Bring all limbs but the top one into [0, 2^24), in place; the sign ends in the top limb."""
+    for low in range(limbs.shape[0] - 1):
+        carry = (limbs[low] / _LIMB).floor_()
+        limbs[low] -= carry * _LIMB
+        limbs[low + 1] += carry
+    return limbs
+
+
+def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
+    """Σ_i d_i·P_i rounded once, to nearest even: digits (M,n), radix (L,M) -> (n,) float64."""
+    limbs = _carry_(radix @ digits)  # (L,M) @ (M,n) -> (L,n)
+    negative = limbs[-1] < 0
+    limbs = _carry_(torch.where(negative, -limbs, limbs))
+
+    num_limbs, count = limbs.shape
+    top = torch.zeros(count, dtype=torch.int64, device=digits.device)
+    bottom = torch.full_like(top, num_limbs)
+    for limb in range(num_limbs):
+        top = torch.where(limbs[limb] != 0, limb, top)
+        down = num_limbs - 1 - limb
+        bottom = torch.where(limbs[down] != 0, down, bottom)
+    padded = torch.cat((limbs.new_zeros((3, count)), limbs))  # limb l of the value is row l+3
+
+    def leading(back: int) -> Tensor:
+        return padded.gather(0, (top + 3 - back).unsqueeze(0)).squeeze(0)
+
+    high = leading(0) * _LIMB + leading(1)  # < 2^48
+    low = leading(2) * _LIMB + leading(3)
+    sticky = (bottom < top - 3) & (low.remainder(2) == 0)
+    low += sticky
+    scales = [2.0 ** (_LIMB_BITS * (limb - 3)) for limb in range(num_limbs)]
+    magnitude = (high * _LIMB**2 + low) * torch.tensor(scales, dtype=torch.float64, device=top.device)[top]
+    return torch.where(negative, -magnitude, magnitude)

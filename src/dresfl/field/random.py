@@ -1,0 +1,146 @@
+"""Secret and public randomness: one primitive, ChaCha20, addressed by (domain, index, attempt).
+
+Every value is a pure function of a 32-byte key and its address, so a row's masks can be expanded alone, in
+any order, and are the same on every device.
+
+- `SecretSeed` comes from the operating system's generator and never leaves its owner in clear.
+- `PublicStream` is the explicit generator of everything that is not secret: batch rows, rounding noise,
+  initial weights, simulated dropouts.
+
+Nonce layout (three 32-bit words): domain·256 + attempt, index, 0. Counter: the block within the stream.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NoReturn, final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import FieldError
+from dresfl.kernels import chacha20_blocks, key_words
+
+WORDS_PER_BLOCK = 16
+
+
+class Domain(IntEnum):
+    """What a stream is for. Two purposes never share keystream."""
+
+    MASKS = 1
+    BATCH = 2
+    ROUNDING = 3
+    WEIGHTS = 4
+    DROPOUT_RATES = 5
+    DROPOUTS = 6
+    PARTITION = 7
+    ARRIVALS = 8
+    BASELINE = 9
+
+
+@final
+class SecretSeed:
+    """A client's 32 secret bytes. Never printed, pickled or compared in the clear."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != 32:
+            raise FieldError(f"a secret seed has 32 bytes, not {len(key)}")
+        self._key = bytes(key)
+
+    @classmethod
+    def fresh(cls) -> "SecretSeed":
+        """Thirty-two new bytes from the operating system's generator."""
+        return cls(secrets.token_bytes(32))
+
+    def key(self) -> Tensor:
+        """The key words (8,) int32, for the kernel."""
+        return key_words(self._key)
+
+    def __repr__(self) -> str:
+        return "SecretSeed(<redacted>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SecretSeed is not pickled")
+
+
+@final
+class PublicStream:
+    """Deterministic public random words from an integer seed; the same for everybody who knows it.
+
+    >>> PublicStream(7).words(Domain.BATCH, 0, 3).equal(PublicStream(7).words(Domain.BATCH, 0, 3))
+    True
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = int(seed)
+        self._key = key_words(hashlib.sha256(b"dresfl public stream %d" % self.seed).digest())
+
+    def words(self, domain: Domain, index: int, count: int) -> Tensor:
+        """`count` uniform 32-bit words of stream (domain, index), as int64 in [0, 2^32)."""
+        blocks = -(-count // WORDS_PER_BLOCK)
+        counters = torch.arange(blocks, dtype=torch.int32)
+        nonce = _nonces(domain, torch.tensor([index]), 0)
+        out = chacha20_blocks(self._key.expand(blocks, 8), counters, nonce.expand(blocks, 3))
+        return (out.view(-1)[:count].to(torch.int64)) & 0xFFFFFFFF
+
+    def uniform(self, domain: Domain, index: int, count: int) -> Tensor:
+        """`count` float64 values (w + ½)/2^32, w uniform: never 0 or 1, mean exactly ½."""
+        return (self.words(domain, index, count).to(torch.float64) + 0.5) * 2.0**-32
+
+    def integers64(self, domain: Domain, index: int, count: int) -> list[int]:
+        """`count` uniform integers in [0, 2^64)."""
+        words = self.words(domain, index, 2 * count).tolist()
+        return [high << 32 | low for high, low in zip(words[::2], words[1::2], strict=True)]
+
+
+def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
+    """(R,3) int32 nonces for indices (R,) in [0, 2^32)."""
+    nonces = torch.zeros((indices.shape[0], 3), dtype=torch.int32)
+    nonces[:, 0] = int(domain) * 256 + attempt
+    nonces[:, 1] = torch.where(indices >= 2**31, indices - 2**32, indices).to(torch.int32)
+    return nonces
+
+
+def _words(keys: Tensor, rows: Tensor, count: int, attempt: int) -> Tensor:
+    """Mask words (R,count) int64 of R rows, keys (R,8), rows (R,)."""
+    blocks = -(-count // WORDS_PER_BLOCK)
+    num_rows = rows.shape[0]
+    out = chacha20_blocks(
+        keys.repeat_interleave(blocks, 0),
+        torch.arange(blocks, dtype=torch.int32).repeat(num_rows),
+        _nonces(Domain.MASKS, rows, attempt).repeat_interleave(blocks, 0),
+    )
+    return out.view(num_rows, blocks * WORDS_PER_BLOCK)[:, :count].to(torch.int64) & 0xFFFFFFFF
+
+
+def uniform_words(moduli: Sequence[int], keys: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Values exactly uniform modulo each p, `count` for each row and modulus -> (M,R,count) int64 in [0, p).
+
+    Position j of a row takes the first of the words w_0, w_1, … (attempt 0, 1, …, at the same place of
+    independent streams) that lies below the largest multiple of p in [0, 2^32); w mod p is then uniform.
+    keys (R,8): the secret of each row's owner. rows (R,): the row's number in its owner's data.
+    """
+    num_moduli, num_rows = len(moduli), rows.shape[0]
+    p = torch.tensor(moduli, dtype=torch.int64).view(1, -1, 1)
+    limit = (2**32 // p) * p
+    words = _words(keys, rows, num_moduli * count, 0).view(num_rows, num_moduli, count)
+    rejected = (words >= limit).nonzero()  # (J,3): row, channel, place
+    attempt = 0
+    while rejected.shape[0]:
+        attempt += 1
+        if attempt == 256:
+            raise FieldError("256 rejected words in a row", "the keystream is broken; do not use its output")
+        row, channel, place = rejected.unbind(1)
+        word = channel * count + place
+        blocks = chacha20_blocks(
+            keys[row],
+            (word // WORDS_PER_BLOCK).to(torch.int32),
+            _nonces(Domain.MASKS, rows[row], attempt),
+        ).to(torch.int64)
+        again = blocks.gather(1, (word % WORDS_PER_BLOCK).view(-1, 1)).squeeze(1) & 0xFFFFFFFF
+        words[row, channel, place] = again
+        rejected = rejected[again >= limit.view(-1)[channel]]
+    return (words % p).swapaxes(0, 1)  # (R,M,count) -> (M,R,count)

@@ -1,0 +1,67 @@
+"""Modular products in float64, exact by bound.
+
+Notation: p a modulus, r a residue held *symmetric*, |r| ≤ p/2 + SLACK, as an integer-valued float64.
+A product of inner length n is exact in any order of summation while every partial sum is an integer
+below 2^53; then one reduction brings it back. Longer sums are split.
+
+All tensors carry the channel axis first, (M, ...); `moduli` and `inverses` are (M,) float64.
+"""
+
+import torch
+from torch import Tensor
+
+# x − p·round(x·(1/p)): for |x| ≤ 2^53 the quotient is off by at most 2/p, so |result| ≤ p/2 + 2.
+SLACK = 2
+
+# p·round(x/p) must itself stay exactly representable, hence a little below 2^53.
+_EXACT = 2**53 - 2**25
+
+
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """Reduce integer-valued x, |x| < 2^53 − 2^25, to symmetric residues, in place."""
+    quotient = (x * _per_channel(inverses, x)).round_()
+    return x.addcmul_(quotient, _per_channel(moduli, x), value=-1)
+
+
+def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
+    """Take the last step from |r| ≤ p/2 + SLACK to the unique |r| ≤ (p−1)/2, in place."""
+    p = _per_channel(moduli, x)
+    half = (p - 1) / 2
+    x -= p * (x > half)
+    x += p * (x < -half)
+    return x
+
+
+def exact_inner_length(left_bound: int, right_bound: int) -> int:
+    """How many products |a·b| ≤ left_bound·right_bound a float64 sum holds exactly (0: not even one)."""
+    return _EXACT // max(1, left_bound * right_bound)
+
+
+def matmul(
+    left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_bound: int, right_bound: int
+) -> Tensor:
+    """left @ right modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
+
+    (M,...,m,n) @ (M,...,n,k) -> (M,...,m,k). A right factor of shape (n,k), the same integers in every
+    channel, makes the whole product one GEMM.
+    """
+    inner = left.shape[-1]
+    step = exact_inner_length(left_bound, right_bound)
+    if step < 1:
+        raise ValueError(f"factors up to {left_bound} and {right_bound} have no exact float64 product")
+    product = torch.matmul
+    if inner <= step:
+        return reduce_(product(left, right), moduli, inverses)
+    total = None
+    for start in range(0, inner, step):
+        part = product(left[..., start : start + step], right[..., start : start + step, :])
+        part = reduce_(part, moduli, inverses)
+        total = part if total is None else total.add_(part)
+    if total is None:
+        raise ValueError("an empty inner dimension has no product here")
+    # up to 2^30 parts of |r| < 2^23 each stay below 2^53
+    return reduce_(total, moduli, inverses)

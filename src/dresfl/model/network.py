@@ -1,0 +1,282 @@
+"""A polynomial network: its layers, what follows from them, and its exact gradient in any field.
+
+The integer network computes the real one times 2^S: inputs stand at 2^l, weights at 2^lw, and scales
+multiply through. Each bias, and the target, enter at the scale reached where they enter. The gradient is that
+of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights; it stands at 2^(2S − lw).
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import UsageError
+from dresfl.field import Domain, Elements, Field, PublicStream
+from dresfl.quantize import weight_integers
+
+from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
+
+# Initial weights are uniform with standard deviation init/sqrt(fan-in). A square network trains from small
+# weights: 1.0 in the first layer, 0.5 after it (doubling these was measured to be worse).
+FIRST_INIT = 1.0
+LATER_INIT = 0.5
+
+
+@final
+@dataclass(frozen=True)
+class Parameters:
+    """Where one affine layer's weights lie in the flat vector (P,)."""
+
+    name: str
+    place: Place
+    layer: Affine
+    start: int
+
+    @property
+    def fan(self) -> tuple[int, int]:
+        return self.layer.fan(self.place.in_shape)
+
+    @property
+    def weight(self) -> slice:
+        return slice(self.start, self.start + math.prod(self.fan))
+
+    @property
+    def bias(self) -> slice:
+        return slice(self.weight.stop, self.weight.stop + self.fan[1])
+
+
+@final
+@dataclass(frozen=True)
+class Network:
+    """A stack of layers for inputs of one shape, ending in one value per class, with squared-error loss.
+
+    >>> network = mlp((784, 64, 64, 10), input_bits=4, weight_bits=10)
+    >>> network.gradient_degree, network.out_scale, network.num_parameters
+    (8, 86, 55050)
+    """
+
+    layers: tuple[Layer, ...]
+    input_shape: Shape
+    input_bits: int
+    weight_bits: int = 10
+    input_magnitude: float = 0.0  # log2 of the largest real |input|
+
+    def __post_init__(self) -> None:
+        if not any(isinstance(layer, Affine) for layer in self.layers):
+            raise UsageError("a model needs at least one dense or conv2d layer")
+        if len(self.places[-1].out_shape) != 1:
+            raise UsageError(
+                f"the last layer makes {self.places[-1].out_shape}, not one value per class",
+                "end the model with flatten and dense",
+            )
+
+    # -- what follows from the layers ------------------------------------------------------------------------
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Each layer's shapes, scales, degrees and magnitudes, found by walking forward."""
+        places: list[Place] = []
+        shape, scale, degree, magnitude = self.input_shape, self.input_bits, 1, self.input_magnitude
+        first = True
+        for layer in self.layers:
+            bits, init = self.weight_bits, FIRST_INIT if first else LATER_INIT
+            if isinstance(layer, Affine):
+                bits = self.weight_bits if layer.weight_bits is None else layer.weight_bits
+                init = init if layer.init is None else layer.init
+                first = False
+                if not 1 <= bits <= 24:
+                    raise UsageError(f"weight_bits must lie in 1..24, not {bits}")
+            place = Place(
+                in_shape=shape,
+                out_shape=layer.out_shape(shape),
+                in_scale=scale,
+                out_scale=layer.out_scale(scale, bits),
+                in_degree=degree,
+                out_degree=layer.out_degree(degree),
+                in_magnitude=magnitude,
+                out_magnitude=layer.out_magnitude(magnitude),
+                weight_bits=bits,
+                init=init,
+            )
+            places.append(place)
+            shape, scale = place.out_shape, place.out_scale
+            degree, magnitude = place.out_degree, place.out_magnitude
+        return tuple(places)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameters, ...]:
+        """The affine layers' slices of the flat weight vector, in order: weights (fan-in,fan-out), then bias."""
+        found: list[Parameters] = []
+        start = 0
+        for index, (layer, place) in enumerate(zip(self.layers, self.places, strict=True)):
+            if isinstance(layer, Affine):
+                found.append(Parameters(f"layers.{index}", place, layer, start))
+                start = found[-1].bias.stop
+        return tuple(found)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.parameters[-1].bias.stop
+
+    @property
+    def input_size(self) -> int:
+        return math.prod(self.input_shape)
+
+    @property
+    def num_classes(self) -> int:
+        return self.places[-1].out_shape[0]
+
+    @property
+    def out_scale(self) -> int:
+        """S: the scale of the output in bits."""
+        return self.places[-1].out_scale
+
+    def _walk_back(self) -> Iterator[tuple[Layer, Place, int, float]]:
+        """From the loss down: each layer with the degree and log2 magnitude of its delta = ∂ℓ/∂z."""
+        last = self.places[-1]
+        degree = last.out_degree  # of f(X) − Y; Y itself has degree 1
+        magnitude = 1 + math.log2(2.0**last.out_magnitude + 1)
+        for layer, place in zip(reversed(self.layers), reversed(self.places), strict=True):
+            yield layer, place, degree, magnitude
+            degree = layer.in_delta_degree(degree, place.in_degree)
+            magnitude = layer.in_delta_magnitude(magnitude, place.in_magnitude)
+
+    @cached_property
+    def gradient_degree(self) -> int:
+        """deg(g): the total degree of the gradient in the data; 2^(L+1) for L squares."""
+        return max(
+            degree + place.in_degree for layer, place, degree, _ in self._walk_back() if isinstance(layer, Affine)
+        )
+
+    def needed_bits(self, batch_rows: int) -> float:
+        """An estimate of log2 of the largest integer in the gradient over `batch_rows` rows."""
+        bits = 0.0
+        for layer, place, _, delta in self._walk_back():
+            if isinstance(layer, Affine):
+                terms = math.log2(batch_rows * layer.positions(place.in_shape))
+                real = delta + max(0.0, place.in_magnitude) + terms
+                bits = max(bits, 2 * self.out_scale - place.weight_bits + real)
+        return bits
+
+    def longest_product(self, batch_rows: int) -> int:
+        """The longest sum over products of two secret values: the weight gradient's, over rows and positions."""
+        return max(batch_rows * p.layer.positions(p.place.in_shape) for p in self.parameters)
+
+    # -- weights ---------------------------------------------------------------------------------------------
+
+    def _per_parameter(self, value_of: dict[str, float]) -> Tensor:
+        out = torch.empty(self.num_parameters, dtype=torch.float64)
+        for p in self.parameters:
+            out[p.weight.start : p.bias.stop] = value_of[p.name]
+        return out
+
+    @cached_property
+    def weight_scales(self) -> Tensor:
+        """(P,) float64: 2^lw of each weight."""
+        return self._per_parameter({p.name: 2.0**p.place.weight_bits for p in self.parameters})
+
+    @cached_property
+    def gradient_scales(self) -> Tensor:
+        """(P,) float64: 2^(2S − lw), what the server divides each decoded integer by."""
+        return self._per_parameter(
+            {p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters}
+        )
+
+    def initial_weights(self, stream: PublicStream) -> Tensor:
+        """(P,) int64: uniform with standard deviation init/sqrt(fan-in); biases zero. The server's."""
+        weights = torch.zeros(self.num_parameters, dtype=torch.int64)
+        for index, p in enumerate(self.parameters):
+            width = p.place.init * math.sqrt(3.0 / p.fan[0])
+            uniform = stream.uniform(Domain.WEIGHTS, index, math.prod(p.fan)) * 2 - 1
+            weights[p.weight] = weight_integers(uniform * width, p.place.weight_bits)
+        return weights
+
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        """Real weights by name, from the integers: W = 2^−lw·W_int, exact in float64."""
+        reals = weights.to(torch.float64) / self.weight_scales
+        out: dict[str, Tensor] = {}
+        for p in self.parameters:
+            out[f"{p.name}.weight"] = reals[p.weight].view(p.fan).clone()
+            out[f"{p.name}.bias"] = reals[p.bias].clone()
+        return out
+
+    # -- computing -------------------------------------------------------------------------------------------
+
+    def _affine(self, weights: Tensor, field: Field) -> dict[str, tuple[object, Elements]]:
+        prepared: dict[str, tuple[object, Elements]] = {}
+        for p in self.parameters:
+            bias = field.scale(field.embed(weights[p.bias]), 2**p.place.in_scale)  # (M,out)
+            prepared[p.name] = field.public(weights[p.weight].view(p.fan)), bias
+        return prepared
+
+    def _forward(
+        self, field: Field, weights: Tensor, inputs: Elements
+    ) -> tuple[Elements, list[Elements], dict[str, tuple[object, Elements]]]:
+        prepared = self._affine(weights, field)
+        parameters = iter(self.parameters)
+        x, kept = inputs, []
+        for layer, place in zip(self.layers, self.places, strict=True):
+            if isinstance(layer, Affine):
+                matrix, bias = prepared[next(parameters).name]
+                columns = layer.columns(field, place, x)
+                kept.append(columns)
+                z = field.matmul_public(columns, matrix)  # (M,N,B·positions,in) @ (in,out)
+                z = field.add(z, bias.reshape(bias.shape[0], 1, 1, -1))
+                x = z.reshape(*inputs.shape[:3], place.out_size)
+            elif isinstance(layer, Fixed):
+                kept.append(x)
+                x = layer.forward(field, place, x)
+        return x, kept, prepared
+
+    def outputs(self, field: Field, weights: Tensor, inputs: Elements) -> Elements:
+        """f(X), times 2^S: inputs (M,N,B,F) -> (M,N,B,C)."""
+        return self._forward(field, weights, inputs)[0]
+
+    def gradient(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
+        """∇_w ‖f(X) − 2^S·Y‖², summed over the rows: what each client computes on its shares.
+
+        weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
+        -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
+        """
+        z, kept, prepared = self._forward(field, weights, inputs)
+        error = field.sub(z, field.scale(targets, 2**self.out_scale))
+        delta = field.add(error, error)  # (M,N,B,C)
+        gradients: list[Elements] = []
+        parameters = list(self.parameters)
+        for depth in range(len(self.layers) - 1, -1, -1):
+            layer, place, x = self.layers[depth], self.places[depth], kept[depth]
+            if isinstance(layer, Fixed):
+                delta = layer.backward(field, place, x, delta)
+                continue
+            if not isinstance(layer, Affine):
+                raise TypeError(f"{layer} is neither affine nor fixed")
+            p = parameters.pop()
+            delta = delta.reshape(*delta.shape[:2], -1, p.fan[1])  # (M,N,B·positions,out)
+            bias = field.scale(field.sum(delta, 2), 2**place.in_scale)  # (M,N,out)
+            weight = field.matmul(x.swapaxes(-1, -2), delta)  # (M,N,in,BP) @ (M,N,BP,out) -> (M,N,in,out)
+            gradients += [bias, weight.reshape(*bias.shape[:2], -1)]
+            if not parameters:
+                break  # nothing below has weights
+            back = field.matmul_public(delta, field.transposed(prepared[p.name][0]))
+            delta = layer.uncolumns(field, place, back)
+        return field.concat(gradients[::-1], 2)
+
+
+def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
+    """Dense layers of the given sizes with a square between any two, the paper's network."""
+    if len(sizes) < 2:
+        raise UsageError("a network needs at least an input and an output size", "for example 784,64,64,10")
+    layers: list[Layer] = []
+    for units in sizes[1:]:
+        layers += [Dense(units), Square()]
+    return Network(tuple(layers[:-1]), (sizes[0],), input_bits, weight_bits)
+
+
+def weights_sha256(weights: Tensor) -> str:
+    """The fingerprint by which runs are compared: SHA-256 of the integer weights, little-endian int64."""
+    return hashlib.sha256(weights.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()).hexdigest()

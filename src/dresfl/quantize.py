@@ -1,0 +1,65 @@
+"""The only door between reals and integers: φ and Round for data, scales for weights, Q for updates."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import DataError, UsageError
+
+
+@final
+@dataclass(frozen=True)
+class Quantizer:
+    """Real data -> integers: Round(2^l · (x + c)), c the shift, l the input bits.
+
+    >>> Quantizer(input_bits=4, shift=0.5).integers(torch.tensor([-0.5, 0.0, 0.5])).tolist()
+    [0, 8, 16]
+    """
+
+    input_bits: int
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.input_bits <= 16:
+            raise UsageError(f"input_bits must lie in 0..16, not {self.input_bits}")
+
+    def integers(self, inputs: Tensor) -> Tensor:
+        """What a client shares instead of its real inputs, int32."""
+        scaled = (inputs.to(torch.float64) + self.shift) * 2.0**self.input_bits
+        if not bool(torch.isfinite(scaled).all()):
+            raise DataError("the inputs hold NaN or infinite values", "remove or impute them before sharing")
+        if scaled.numel() and float(scaled.abs().max()) >= 2**20:
+            raise DataError(
+                f"an input of magnitude {float(inputs.abs().max()):g} does not fit {self.input_bits} input bits",
+                "scale the features to about [0, 1] or [-1, 1] first",
+            )
+        return scaled.round().to(torch.int32)
+
+    def reals(self, integers: Tensor) -> Tensor:
+        """The real inputs that the integers stand for (shift included, as the network sees them), float64."""
+        return integers.to(torch.float64) * 2.0**-self.input_bits
+
+
+def weight_integers(weights: Tensor, bits: int) -> Tensor:
+    """W_int = Round(2^bits · W), int64."""
+    return (weights.to(torch.float64) * 2.0**bits).round().to(torch.int64)
+
+
+def weight_reals(integers: Tensor, bits: int) -> Tensor:
+    """W = 2^−bits · W_int, float64 and exact."""
+    return integers.to(torch.float64) * 2.0**-bits
+
+
+def stochastic_round(values: Tensor, noise: Tensor) -> Tensor:
+    """Q: ⌊z⌋ + 1 with probability z − ⌊z⌋, else ⌊z⌋, decided by `noise` uniform in (0, 1). The server's.
+
+    Unbiased, and of variance f(1 − f) for f = z − ⌊z⌋. Noise of 32 bits decides f to within 2^−33.
+
+    >>> stochastic_round(torch.tensor([1.25, -1.25]), torch.tensor([0.2, 0.2])).tolist()
+    [2, -1]
+    """
+    down = values.floor()
+    up = (noise < values - down).to(values.dtype)
+    return (down + up).to(torch.int64)

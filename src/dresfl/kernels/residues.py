@@ -41,9 +41,7 @@ def exact_inner_length(left_bound: int, right_bound: int) -> int:
     return _EXACT // max(1, left_bound * right_bound)
 
 
-def matmul(
-    left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_bound: int, right_bound: int
-) -> Tensor:
+def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_bound: int, right_bound: int) -> Tensor:
     """left @ right modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
 
     (M,...,m,n) @ (M,...,n,k) -> (M,...,m,k). A right factor of shape (n,k), the same integers in every

@@ -121,7 +121,7 @@ class Network:
 
     @property
     def num_parameters(self) -> int:
-        return self.parameters[-1].bias.stop
+        return int(self.parameters[-1].bias.stop)
 
     @property
     def input_size(self) -> int:
@@ -183,9 +183,7 @@ class Network:
     @cached_property
     def gradient_scales(self) -> Tensor:
         """(P,) float64: 2^(2S − lw), what the server divides each decoded integer by."""
-        return self._per_parameter(
-            {p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters}
-        )
+        return self._per_parameter({p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters})
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
         """(P,) int64: uniform with standard deviation init/sqrt(fan-in); biases zero. The server's."""

@@ -1,0 +1,11 @@
+"""Data sets and how clients share them out: `load` reads what a user already has, partitions cut it up.
+
+Nothing here downloads, and nothing is trusted: files are parsed with their lengths checked before memory is
+spent on them, and no pickle gets to name code of its own choosing.
+"""
+
+from dresfl.data.dataset import DataSet, Split
+from dresfl.data.partition import dirichlet, iid, label_sorted
+from dresfl.data.readers import DATASETS, load
+
+__all__ = ["DataSet", "Split", "load", "DATASETS", "label_sorted", "dirichlet", "iid"]

@@ -1,0 +1,132 @@
+"""What training sees of data: rows of real inputs with a class each, checked once when made.
+
+Axis letters: B rows, F features; an image is (H, W, C), height, width and channels last.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dresfl.errors import DataError
+
+Inputs = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Inputs and their labels, as one client or the evaluating party holds them.
+
+    `inputs` is float32, either (B, H, W, C) images in [0, 1] or (B, F) features of any finite size;
+    `labels` is int64, (B,), in 0..num_classes-1. Anything else is refused with the first offending row.
+
+    >>> two = DataSet(np.eye(2, 3, dtype=np.float32), np.array([0, 1]), num_classes=2, name="two")
+    >>> (two.num_rows, two.input_shape) == (2, (3,))
+    True
+    """
+
+    inputs: Inputs
+    labels: Labels
+    num_classes: int
+    name: str
+
+    def __post_init__(self) -> None:
+        self._check_form()
+        self._check_inputs()
+        self._check_labels()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are.
+
+        >>> DataSet(np.zeros((5, 2), np.float32), np.zeros(5, np.int64), 1, "zeros").num_rows == 5
+        True
+        """
+        return len(self.labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (H, W, C) of an image, (F,) of a feature row.
+
+        >>> image = np.zeros((1, 8, 8, 1), np.float32)
+        >>> DataSet(image, np.array([0]), 1, "dark").input_shape == (8, 8, 1)
+        True
+        """
+        return self.inputs.shape[1:]
+
+    def _check_form(self) -> None:
+        if self.inputs.dtype != np.float32 or self.inputs.ndim not in (2, 4):
+            raise DataError(
+                f"{self.name}: inputs are {self.inputs.dtype} of {self.inputs.ndim} axes, "
+                "wanted float32 of 2 (rows, features) or 4 (rows, height, width, channels)",
+                hint="convert with .astype(numpy.float32) and reshape; divide 8-bit images by 255",
+            )
+        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
+            raise DataError(
+                f"{self.name}: labels are {self.labels.dtype} of {self.labels.ndim} axes, wanted int64 of 1",
+                hint="convert with .astype(numpy.int64) and .ravel()",
+            )
+        if len(self.inputs) != len(self.labels):
+            raise DataError(
+                f"{self.name}: {len(self.inputs)} rows of inputs, {len(self.labels)} labels",
+                hint="give each input exactly one label; files of different splits do not mix",
+            )
+        if self.inputs.size == 0:
+            raise DataError(
+                f"{self.name}: empty, inputs have shape {self.inputs.shape}",
+                hint="give at least one row of at least one value",
+            )
+
+    def _check_inputs(self) -> None:
+        # The extremes tell all and need no mask as large as the data: NaN and inf both reach one of them.
+        low, high = self.inputs.min(), self.inputs.max()
+        if not (np.isfinite(low) and np.isfinite(high)):
+            row = self._first_row(~np.isfinite(self.inputs))
+            raise DataError(
+                f"{self.name}: the input of row {row} holds NaN or infinity",
+                hint="fill in or drop missing values before making a data set",
+            )
+        if self.inputs.ndim == 4 and not (low >= 0 and high <= 1):
+            row = self._first_row((self.inputs < 0) | (self.inputs > 1))
+            raise DataError(
+                f"{self.name}: the image of row {row} leaves [0, 1]; all together span [{low}, {high}]",
+                hint="divide 8-bit images by 255, and normalise after loading, not before",
+            )
+
+    def _check_labels(self) -> None:
+        bad = (self.labels < 0) | (self.labels >= self.num_classes)
+        if bad.any():
+            row = self._first_row(bad)
+            raise DataError(
+                f"{self.name}: the label of row {row} is {self.labels[row]}, "
+                f"wanted 0 to {self.num_classes - 1} ({self.num_classes} classes)",
+                hint="number the classes from 0, without gaps, or correct num_classes",
+            )
+
+    @staticmethod
+    def _first_row(bad: npt.NDArray[np.bool_]) -> int:
+        return int(bad.reshape(len(bad), -1).any(axis=1).argmax())
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A training set and the test set that measures it; both have one input shape and one class count.
+
+    >>> part = DataSet(np.zeros((1, 2), np.float32), np.array([0]), 1, "tiny")
+    >>> Split(train=part, test=part).test.num_rows == 1
+    True
+    """
+
+    train: DataSet
+    test: DataSet
+
+    def __post_init__(self) -> None:
+        train = (self.train.input_shape, self.train.num_classes)
+        test = (self.test.input_shape, self.test.num_classes)
+        if train != test:
+            raise DataError(
+                f"{self.train.name}: training inputs have shape {train[0]} in {train[1]} classes, "
+                f"test inputs {test[0]} in {test[1]}",
+                hint="take both parts from the same data set",
+            )

@@ -1,0 +1,1 @@
+"""Runs from configurations: prepare, train, compare, record."""

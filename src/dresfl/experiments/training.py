@@ -1,0 +1,267 @@
+"""One training run: rounds, evaluation, metrics, checkpoints. Can be killed at any moment and resumed.
+
+A run's folder:
+
+    config.toml          the whole configuration, defaults included
+    metrics.jsonl        a line per evaluation, and one per refused round
+    checkpoint.safetensors   server state; how far metrics.jsonl is valid; counters
+    model.safetensors    the real weights (exact), with the model's description
+    summary.json         written last: its presence means the run is complete
+
+The masks of a resumed run are new ones. That changes nothing: decoded integers do not depend on masks.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from dresfl import __version__
+from dresfl.checkpoint import load_tensors, save_tensors, write_atomic
+from dresfl.errors import CheckpointError, DresError, UsageError
+from dresfl.local import LocalFederation
+from dresfl.model import weights_sha256
+from dresfl.protocol import Answer, RoundRecord, Server
+
+from .config import RunConfig, load_config, to_toml
+from .prepare import Prepared, prepare
+
+
+@final
+@dataclass
+class Progress:
+    """How a run stands: the counters that the summary reports and a checkpoint keeps."""
+
+    round_number: int = 0
+    skipped: int = 0
+    alarms: int = 0
+    answers: int = 0
+    accuracy: float = 0.0
+    peak_bits: float = 0.0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+
+    @property
+    def mean_survivors(self) -> float:
+        return self.answers / max(1, self.round_number)
+
+
+Watcher = Callable[[Progress, RoundRecord, int], None]
+
+
+def train(
+    config: RunConfig,
+    *,
+    folder: Path | None = None,
+    out: Path,
+    resume: bool = False,
+    watch: Watcher = lambda progress, record, answers: None,
+) -> dict[str, Any]:
+    """Run (or resume) a training and return its summary; `watch` is called after every round."""
+    if resume and (out / "summary.json").exists():
+        _check_same(config, out)
+        return read_summary(out)
+    _open_folder(config, out, resume)
+    with _threads(config.threads):
+        return _train(prepare(config, folder), out, watch)
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """The summary of a complete run."""
+    try:
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        return summary
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {out / 'summary.json'}: {error}") from error
+
+
+def read_metrics(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    try:
+        text = (out / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {out / 'metrics.jsonl'}: {error}") from error
+
+
+def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
+    config, session = prepared.config, prepared.session
+    server = Server(session, config.optimizer, config.rounds)
+    federation = LocalFederation(session, server, prepared.client_data(), prepared.dropouts, config.engine)
+    progress = _restore(server, out)
+    started = time.monotonic() - progress.seconds
+    with _Metrics(out / "metrics.jsonl", progress.metrics_bytes) as metrics:
+
+        def checkpoint() -> None:
+            progress.seconds = time.monotonic() - started
+            progress.metrics_bytes = metrics.sync()
+            save_tensors(_checkpoint(out), server.state(), {"progress": dataclasses.asdict(progress)})
+
+        try:
+            while not server.done:
+                record, answers = federation.run_round()
+                progress.round_number = server.round_number
+                progress.answers += answers
+                progress.skipped += record.outcome == "skipped"
+                progress.peak_bits = max(progress.peak_bits, record.peak_bits)
+                if record.outcome == "refused":
+                    progress.alarms += 1
+                    metrics.write({"round": record.round_number, "alarm": record.reason})
+                if server.round_number % config.evaluate_every == 0 or server.done:
+                    progress.accuracy = prepared.accuracy(server.weights)
+                    progress.seconds = time.monotonic() - started
+                    metrics.write(_line(progress, record))
+                watch(progress, record, answers)
+                if server.round_number % config.checkpoint_every == 0 and not server.done:
+                    checkpoint()
+        except KeyboardInterrupt:
+            if server.round_number == progress.round_number:  # between rounds, so the state is whole
+                checkpoint()
+            raise
+        checkpoint()
+    return _finish(prepared, server, progress, out)
+
+
+def _line(progress: Progress, record: RoundRecord) -> dict[str, Any]:
+    return {
+        "round": progress.round_number,
+        "test_accuracy": progress.accuracy,
+        "skipped_rounds": progress.skipped,
+        "alarms": progress.alarms,
+        "mean_survivors": progress.mean_survivors,
+        "gradient_norm": record.gradient_norm,
+        "peak_bits": progress.peak_bits,
+        "seconds": progress.seconds,
+    }
+
+
+def _finish(prepared: Prepared, server: Server, progress: Progress, out: Path) -> dict[str, Any]:
+    config, session = prepared.config, prepared.session
+    coded = config.engine == "coded"
+    field, network = session.field, session.network
+    residues = len(field.moduli) * field.residue_bytes
+    rows = sum(session.coded_rows(i) for i in range(session.num_clients))
+    description = {
+        "format": "dresfl model 1",
+        "config": to_toml(config),
+        "input_shape": network.input_shape,
+        "weights_sha256": weights_sha256(server.weights),
+    }
+    save_tensors(out / "model.safetensors", network.tensors(server.weights), description)
+    summary = {
+        "name": config.name,
+        "engine": config.engine,
+        "test_accuracy": progress.accuracy,
+        "rounds": config.rounds,
+        "skipped_rounds": progress.skipped,
+        "alarms": progress.alarms,
+        "mean_survivors": progress.mean_survivors,
+        "recovery_threshold": session.recovery_threshold,
+        "reliable_clients": prepared.dropouts.num_reliable,
+        "weights_sha256": weights_sha256(server.weights),
+        "seconds": progress.seconds,
+        "bytes_shared": rows * session.row_width * residues * (session.num_clients - 1) if coded else 0,
+        "bytes_uploaded": progress.answers * Answer.size(session) if coded else 0,
+        "modulus_bits": field.modulus.bit_length(),
+        "needed_bits": session.needed_bits,
+        "peak_bits": progress.peak_bits,
+        "versions": {"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    write_atomic(out / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+# -- the run's folder ------------------------------------------------------------------------------------------
+
+
+def _checkpoint(out: Path) -> Path:
+    return out / "checkpoint.safetensors"
+
+
+def _open_folder(config: RunConfig, out: Path, resume: bool) -> None:
+    if (out / "config.toml").exists():
+        if not resume:
+            raise UsageError(f"{out} already holds a run", "continue it with --resume, or choose another --out")
+        _check_same(config, out)
+    else:
+        write_atomic(out / "config.toml", to_toml(config).encode())
+
+
+def _check_same(config: RunConfig, out: Path) -> None:
+    stored = load_config(str(out / "config.toml"))
+    # evaluation, checkpoints and threads may change; what decides the weights may not
+    stored = dataclasses.replace(
+        stored,
+        evaluate_every=config.evaluate_every,
+        checkpoint_every=config.checkpoint_every,
+        threads=config.threads,
+    )
+    if stored != config:
+        raise CheckpointError(
+            f"the run in {out} has another configuration",
+            f"compare with {out / 'config.toml'}, or choose another --out",
+        )
+
+
+def _restore(server: Server, out: Path) -> Progress:
+    if not _checkpoint(out).exists():
+        return Progress()
+    tensors, meta = load_tensors(_checkpoint(out))
+    server.restore(tensors)
+    stored = meta.get("progress")
+    if not isinstance(stored, dict) or stored.keys() != dataclasses.asdict(Progress()).keys():
+        raise CheckpointError(f"{_checkpoint(out)} has no valid progress", "delete the run's folder to start over")
+    return Progress(**stored)
+
+
+@final
+class _Metrics:
+    """metrics.jsonl, cut back to what the checkpoint knows, then appended to."""
+
+    def __init__(self, path: Path, valid_bytes: int) -> None:
+        try:
+            self._file = open(path, "ab")  # noqa: SIM115 - closed in __exit__
+            self._file.truncate(valid_bytes)
+        except OSError as error:
+            raise DresError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+        self._path = path
+
+    def __enter__(self) -> "_Metrics":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def write(self, line: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise DresError(f"cannot write {self._path}: {error.strerror}", "free some space, then --resume") from error
+
+    def sync(self) -> int:
+        """Flush to the disk; return the length."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+
+@final
+class _threads:
+    """torch's thread count for the length of a run; 0 leaves it alone."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._before = count, torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        if self._count:
+            torch.set_num_threads(self._count)
+
+    def __exit__(self, *exception: object) -> None:
+        torch.set_num_threads(self._before)

@@ -1,0 +1,15 @@
+"""The one-process runtime: simulated clients, simulated dropouts, the real protocol."""
+
+from .driver import Engine, LocalFederation
+from .dropout import Dropouts, bernoulli, first_feasible_seed, from_trace, no_dropouts, paper
+
+__all__ = [
+    "Dropouts",
+    "Engine",
+    "LocalFederation",
+    "bernoulli",
+    "first_feasible_seed",
+    "from_trace",
+    "no_dropouts",
+    "paper",
+]

@@ -1,0 +1,89 @@
+"""All clients in one process: the same protocol, with every client of a round in one product per layer."""
+
+from collections.abc import Sequence
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from dresfl.field import SecretSeed
+from dresfl.protocol import Answer, RoundRecord, Server, Session, check_rows, encode_rows
+
+from .dropout import Dropouts
+
+Engine = Literal["coded", "direct"]
+
+# Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
+_GROUP_BYTES = 2**28
+
+
+@final
+class LocalFederation:
+    """N clients and a server in one process.
+
+    Engine `coded` runs the whole protocol. Shares are never stored: masks expand from each client's secret seed by
+    row, so only the rows of the round's batch are encoded, for the R clients whose answers the server will read.
+    Engine `direct` computes the same integers on the uncoded rows; rounds with fewer than R answers are skipped alike.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        server: Server,
+        data: Sequence[tuple[Tensor, Tensor]],
+        dropouts: Dropouts,
+        engine: Engine,
+    ) -> None:
+        """data: each client's integer inputs (m,F) and targets (m,C)."""
+        self.session = session
+        self.server = server
+        self.dropouts = dropouts
+        self.engine = engine
+        rows = [check_rows(session, i, *client).to(torch.int32) for i, client in enumerate(data)]
+        self._starts = torch.tensor([0, *session.client_rows[:-1]]).cumsum(0)
+        self._rows = torch.cat(rows)  # (m,W)
+        self._hidden = [session.shard_rows(i) for i in range(session.num_clients)]
+        self._keys = torch.stack([SecretSeed.fresh().key() for _ in range(session.num_clients)])
+
+    def run_round(self) -> tuple[RoundRecord, int]:
+        """Play one round; return its record and how many clients answered."""
+        answering = self.dropouts.answering(self.server.round_number)
+        if len(answering) < self.session.recovery_threshold:
+            return self.server.skip(), len(answering)
+        needed = sorted(answering[: self.session.recovery_threshold])
+        record = self._coded(needed) if self.engine == "coded" else self._direct(needed)
+        return record, len(answering)
+
+    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """This round's dealers (B,), row numbers (B,) and the original rows hidden in them (B,K,W)."""
+        batch = self.session.batch_rows(self.server.round_number)
+        pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
+        hidden = torch.stack([self._hidden[dealer][row] + self._starts[dealer] for dealer, row in pairs])
+        return batch.dealers, batch.rows, self._rows[hidden]
+
+    def _gradient(self, coded: Tensor) -> Tensor:
+        session, size = self.session, self.session.network.input_size
+        weights = self.server.weights
+        gradient: Tensor = session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
+        return gradient
+
+    def _direct(self, survivors: list[int]) -> RoundRecord:
+        _, _, shards = self._batch()
+        residues = self.session.field.embed(shards.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
+        return self.server.apply(self._gradient(residues)[:, 0], tuple(survivors))
+
+    def _coded(self, survivors: list[int]) -> RoundRecord:
+        session = self.session
+        dealers, rows, shards = self._batch()
+        per_client = len(session.field.moduli) * rows.shape[0] * session.row_width * 8
+        group = max(1, _GROUP_BYTES // per_client)
+        for start in range(0, len(survivors), group):
+            clients = survivors[start : start + group]
+            coded = encode_rows(session, self._keys[dealers], rows, shards, clients)  # (M,n,B,W)
+            gradients = self._gradient(coded)  # (M,n,P)
+            for place, client in enumerate(clients):
+                answer = Answer(self.server.round_number, client, gradients[:, place])
+                record = self.server.receive(answer)
+                if record is not None:
+                    return record
+        raise RuntimeError("R answers did not close the round")

@@ -1,0 +1,98 @@
+"""Who answers in a simulated round. Draws are a function of (seed, round), so every method sees the same ones."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from dresfl.errors import UsageError
+from dresfl.field import Domain, PublicStream
+
+PAPER_HIGH_RATE = 0.99
+PAPER_LOW_RATES = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class Dropouts:
+    """Each client misses each round with its own rate; or a recorded trace says who answered."""
+
+    rates: tuple[float, ...]
+    seed: int
+    trace: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= rate <= 1 for rate in self.rates):
+            raise UsageError("dropout rates must lie in 0..1")
+
+    @property
+    def num_reliable(self) -> int:
+        """How many clients answer more often than not."""
+        return sum(rate < 0.5 for rate in self.rates)
+
+    def answering(self, round_number: int) -> list[int]:
+        """The clients that answer in a round, in order of arrival."""
+        stream, count = PublicStream(self.seed), len(self.rates)
+        if self.trace:
+            return list(self.trace[round_number % len(self.trace)])
+        draws = stream.uniform(Domain.DROPOUTS, round_number, count).tolist()
+        arrivals = stream.words(Domain.ARRIVALS, round_number, count).tolist()
+        alive = [j for j, (draw, rate) in enumerate(zip(draws, self.rates, strict=True)) if draw >= rate]
+        return sorted(alive, key=lambda j: (arrivals[j], j))
+
+
+def no_dropouts(num_clients: int, seed: int) -> Dropouts:
+    """Everybody answers always."""
+    return bernoulli(num_clients, 0.0, seed)
+
+
+def bernoulli(num_clients: int, rate: float, seed: int) -> Dropouts:
+    """Every client misses a round with the same probability."""
+    return Dropouts((rate,) * num_clients, seed)
+
+
+def paper(num_clients: int, seed: int) -> Dropouts:
+    """The paper's: a client's rate is 0.99 with probability ½, else uniform in [0, 0.1]; drawn once per client.
+
+    >>> all(rate == 0.99 or rate <= 0.1 for rate in paper(20, seed=1).rates)
+    True
+    """
+    draws = PublicStream(seed).uniform(Domain.DROPOUT_RATES, 0, 2 * num_clients).tolist()
+    rates = (
+        PAPER_HIGH_RATE if coin < 0.5 else PAPER_LOW_RATES * level
+        for coin, level in zip(draws[::2], draws[1::2], strict=True)
+    )
+    return Dropouts(tuple(rates), seed)
+
+
+def first_feasible_seed(num_clients: int, needed: int, start: int = 0) -> tuple[int, list[int]]:
+    """The first seed from `start` whose paper draw leaves `needed` reliable clients, and those passed over."""
+    passed: list[int] = []
+    for seed in range(start, start + 10_000):
+        if paper(num_clients, seed).num_reliable >= needed:
+            return seed, passed
+        passed.append(seed)
+    raise UsageError(f"{num_clients} clients hardly ever leave {needed} reliable ones", "use more clients")
+
+
+def from_trace(path: Path, num_clients: int, seed: int) -> Dropouts:
+    """A recorded trace: a JSON list of client indices a line, one line a round; it starts over at its end."""
+    try:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        rounds = [_answering(json.loads(line), num_clients) for line in lines]
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the trace {path}: {error}",
+            "each line is a JSON list of client indices, e.g. [0, 3, 7]",
+        ) from error
+    if not rounds:
+        raise UsageError(f"the trace {path} is empty")
+    missed = [sum(j not in answering for answering in rounds) for j in range(num_clients)]
+    return Dropouts(tuple(count / len(rounds) for count in missed), seed, tuple(rounds))
+
+
+def _answering(line: Sequence[object], num_clients: int) -> tuple[int, ...]:
+    if not isinstance(line, list) or any(type(j) is not int or not 0 <= j < num_clients for j in line):
+        raise ValueError(f"{line!r} is not a list of client indices below {num_clients}")
+    return tuple(dict.fromkeys(line))

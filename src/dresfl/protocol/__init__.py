@@ -1,0 +1,19 @@
+"""Client and Server state machines and their messages: no I/O, no clock, no threads."""
+
+from .client import Client, check_rows
+from .messages import Answer, Share, Task
+from .server import RoundRecord, Server
+from .session import BatchRows, Session, encode_rows
+
+__all__ = [
+    "Answer",
+    "BatchRows",
+    "Client",
+    "RoundRecord",
+    "Server",
+    "Session",
+    "Share",
+    "Task",
+    "check_rows",
+    "encode_rows",
+]

@@ -1,0 +1,81 @@
+"""A client as a state machine: deal shares of its own rows, keep those of others, answer tasks."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import DataError, MessageError
+from dresfl.field import SecretSeed
+
+from .messages import Answer, Share, Task
+from .session import Session, encode_rows
+
+
+def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The rows (m,W) a client shares, inputs then targets, after checking their shape."""
+    rows = session.client_rows[client]
+    wanted = (rows, session.network.input_size), (rows, session.network.num_classes)
+    if (tuple(inputs.shape), tuple(targets.shape)) != wanted:
+        raise DataError(
+            f"client {client}: inputs {tuple(inputs.shape)} and targets {tuple(targets.shape)} do not fit the "
+            f"session, which has {wanted[0]} and {wanted[1]}",
+            "the model's input shape and classes must match the data",
+        )
+    return torch.cat((inputs, targets), 1)
+
+
+@final
+class Client:
+    """One organisation. Its data and secret stay here; only shares and answers leave."""
+
+    def __init__(self, session: Session, index: int, secret: SecretSeed, inputs: Tensor, targets: Tensor) -> None:
+        """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`."""
+        self.session = session
+        self.index = index
+        self._secret = secret
+        self._rows = check_rows(session, index, inputs, targets)
+        self._held: dict[int, Tensor] = {}
+        self._missing: dict[int, set[int]] = {
+            dealer: set(range(session.coded_rows(dealer))) for dealer in range(session.num_clients)
+        }
+
+    def __repr__(self) -> str:
+        return f"Client({self.index}, missing={sum(map(len, self._missing.values()))} rows)"
+
+    def deal(self, receiver: int, first_row: int = 0, count: int | None = None) -> Share:
+        """The share of `count` coded rows for one receiver. The masks come from the secret, so it is repeatable."""
+        hidden = self.session.shard_rows(self.index)
+        rows = torch.arange(hidden.shape[0])[first_row : None if count is None else first_row + count]
+        keys = self._secret.key().expand(rows.shape[0], 8)
+        shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], [receiver])
+        return Share(self.index, receiver, first_row, shares[:, 0])
+
+    def receive(self, share: Share) -> None:
+        """Keep a share that a dealer made for this client."""
+        if share.receiver != self.index:
+            raise MessageError(f"a share for client {share.receiver} came to client {self.index}")
+        num_moduli, count, width = share.residues.shape
+        if share.dealer not in self._held:
+            rows = self.session.coded_rows(share.dealer)
+            self._held[share.dealer] = torch.zeros((num_moduli, rows, width), dtype=torch.int32)
+        rows_now = range(share.first_row, share.first_row + count)
+        self._held[share.dealer][:, rows_now.start : rows_now.stop] = share.residues.to(torch.int32)
+        self._missing[share.dealer].difference_update(rows_now)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every dealer's share has come."""
+        return not any(self._missing.values())
+
+    def answer(self, task: Task) -> Answer:
+        """The gradient of the task's weights on this client's coded rows of the round's batch."""
+        if not self.ready:
+            raise MessageError(f"client {self.index} lacks shares and cannot answer", "finish the sharing first")
+        session = self.session
+        batch = session.batch_rows(task.round_number)
+        rows = [self._held[d][:, r] for d, r in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)]
+        coded = torch.stack(rows, 1).unsqueeze(1).to(torch.float64)  # (M,1,B,W)
+        size = session.network.input_size
+        gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
+        return Answer(task.round_number, self.index, gradient[:, 0])

@@ -1,0 +1,134 @@
+"""The messages of the protocol, byte by byte. All integers are little-endian and unsigned unless said.
+
+    version u8 = 1 | kind u8 | session 16 bytes | then by kind
+    1 Share    dealer u16 | receiver u16 | first_row u32 | rows u32 | residues M·rows·W
+    2 Task     round u32 | weights P · i32
+    3 Answer   round u32 | client u16 | residues M·P
+
+Residues are packed in 1, 2 or 3 bytes each, channel-major. A wrong version, kind, session, length or number, or a
+residue not below its modulus: refused with MessageError, before anything is used.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import MessageError
+
+from .session import Session
+
+VERSION = 1
+_HEADER = struct.Struct("<BB16s")
+_SHARE = struct.Struct("<HHII")
+_TASK = struct.Struct("<I")
+_ANSWER = struct.Struct("<IH")
+
+
+def _open(data: bytes, session: Session, kind: int, body: struct.Struct) -> tuple[tuple[int, ...], memoryview]:
+    """Check the header; return the body's fixed fields and what follows them."""
+    if len(data) < _HEADER.size + body.size:
+        raise MessageError(f"a message of {len(data)} bytes is too short")
+    version, found, session_id = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise MessageError(f"version {version} is not spoken here", f"use a dresfl that speaks version {VERSION}")
+    if found != kind:
+        raise MessageError(f"message kind {kind} expected, {found} came")
+    if session_id != session.session_id:
+        raise MessageError(
+            "the message belongs to another session",
+            "compare the parties' configurations: every value counts",
+        )
+    return body.unpack_from(data, _HEADER.size), memoryview(data)[_HEADER.size + body.size :]
+
+
+def _client(session: Session, index: int) -> int:
+    if index >= session.num_clients:
+        raise MessageError(f"client {index} does not exist among {session.num_clients}")
+    return index
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A dealer's coded rows first_row … for one receiver: residues (M,rows,W). Secret: sealed on any network."""
+
+    dealer: int
+    receiver: int
+    first_row: int
+    residues: Tensor
+
+    KIND = 1
+
+    def __repr__(self) -> str:
+        return f"Share(dealer={self.dealer}, receiver={self.receiver}, first_row={self.first_row}, <redacted>)"
+
+    def encode(self, session: Session) -> bytes:
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        body = _SHARE.pack(self.dealer, self.receiver, self.first_row, self.residues.shape[1])
+        return head + body + session.field.pack(self.residues)
+
+    @classmethod
+    def decode(cls, data: bytes, session: Session) -> "Share":
+        (dealer, receiver, first, rows), rest = _open(data, session, cls.KIND, _SHARE)
+        _client(session, receiver)
+        if rows < 1 or first + rows > session.coded_rows(_client(session, dealer)):
+            raise MessageError(f"rows {first}..{first + rows} do not exist at client {dealer}")
+        return cls(dealer, receiver, first, session.field.unpack(rest, (rows, session.row_width)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The server's request for one round: the integer weights (P,)."""
+
+    round_number: int
+    weights: Tensor
+
+    KIND = 2
+
+    def encode(self, session: Session) -> bytes:
+        if bool((self.weights.abs() >= 2**31).any()):
+            raise MessageError("a weight does not fit 32 bits", "the training diverged: lower the learning rate")
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        words = self.weights.to(torch.int32).contiguous().numpy().astype("<i4")
+        return head + _TASK.pack(self.round_number) + words.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, session: Session) -> "Task":
+        (round_number,), rest = _open(data, session, cls.KIND, _TASK)
+        expected = 4 * session.network.num_parameters
+        if len(rest) != expected:
+            raise MessageError(f"{expected} bytes of weights expected, {len(rest)} came")
+        return cls(round_number, torch.frombuffer(bytearray(rest), dtype=torch.int32).to(torch.int64))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """One client's coded gradient for one round: residues (M,P)."""
+
+    round_number: int
+    client: int
+    residues: Tensor
+
+    KIND = 3
+
+    def encode(self, session: Session) -> bytes:
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        return head + _ANSWER.pack(self.round_number, self.client) + session.field.pack(self.residues)
+
+    @classmethod
+    def decode(cls, data: bytes, session: Session) -> "Answer":
+        (round_number, client), rest = _open(data, session, cls.KIND, _ANSWER)
+        residues = session.field.unpack(rest, (session.network.num_parameters,))
+        return cls(round_number, _client(session, client), residues)
+
+    @classmethod
+    def size(cls, session: Session) -> int:
+        """The bytes of one answer."""
+        field = session.field
+        payload = len(field.moduli) * session.network.num_parameters * field.residue_bytes
+        return _HEADER.size + _ANSWER.size + payload

@@ -1,0 +1,173 @@
+"""What all parties agree on before they begin: sizes, network, code, field, and which rows each round uses.
+
+Sharding when K does not divide a client's m rows (K = 1 has no remainder). Write m = sK + q. Row r < s of the
+coded data hides rows rK … rK+K−1, one per shard. The q rows left over get q coded rows more, s … s+q−1; coded
+row s+j hides leftover (j + k) mod q in shard k, so that each leftover appears K times among them. A round draws
+*original* rows uniformly: v < sK selects coded row v div K, a leftover v = sK + j selects coded row s+j. Then every
+original row enters the K-fold batch with expectation exactly K/m per draw: nothing lost, nothing favoured.
+
+Batches: B draws, the b-th uniform in the b-th of B equal strata of the m_1 + … + m_N rows laid end to end. So each
+row is equally likely, and client i supplies B·m_i/m rows on average and within two of that in every batch.
+"""
+
+import bisect
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.coding import LagrangeCode, recovery_threshold
+from dresfl.errors import DataError, UsageError
+from dresfl.field import Domain, PublicStream, ResidueField, choose_moduli, modulus_limit, num_value_moduli
+from dresfl.model import Network
+
+
+@final
+@dataclass(frozen=True)
+class BatchRows:
+    """The coded rows of one round, the same for every client: dealer and row number, each (B,) int64."""
+
+    dealers: Tensor
+    rows: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Session:
+    """The public parameters of one federation. Everything in it may be known to everybody."""
+
+    network: Network
+    num_clients: int
+    num_shards: int
+    max_colluders: int
+    batch_size: int
+    client_rows: tuple[int, ...]
+    seed: int
+    moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
+
+    def __post_init__(self) -> None:
+        if len(self.client_rows) != self.num_clients:
+            raise UsageError(f"{self.num_clients} clients, but row counts of {len(self.client_rows)}")
+        empty = [i for i, rows in enumerate(self.client_rows) if rows < 1]
+        if empty:
+            raise DataError(f"client {empty[0]} has no rows", "leave it out, or use fewer clients or another partition")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
+        _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
+
+    # -- arithmetic ------------------------------------------------------------------------------------------
+
+    @property
+    def needed_bits(self) -> float:
+        """An estimate of the bits of the largest decoded integer, over the K·B rows of a round."""
+        return self.network.needed_bits(self.batch_size * self.num_shards)
+
+    @cached_property
+    def field(self) -> ResidueField:
+        points = self.num_clients + self.num_shards + self.max_colluders
+        longest = max(self.network.longest_product(self.batch_size), self.recovery_threshold)
+        moduli = self.moduli or choose_moduli(self.needed_bits, more_than=points, limit=modulus_limit(longest))
+        kept = num_value_moduli(moduli, self.needed_bits)
+        if kept is None:
+            raise UsageError(
+                f"the moduli hold too little: {self.needed_bits:.0f} bits and headroom are needed",
+                "leave the moduli out to have them chosen",
+            )
+        return ResidueField(tuple(moduli), kept)
+
+    @property
+    def recovery_threshold(self) -> int:
+        """R: answers that the server needs."""
+        return recovery_threshold(self.network.gradient_degree, self.num_shards, self.max_colluders)
+
+    @cached_property
+    def code(self) -> LagrangeCode:
+        return LagrangeCode(
+            self.field,
+            num_clients=self.num_clients,
+            num_shards=self.num_shards,
+            max_colluders=self.max_colluders,
+            degree=self.network.gradient_degree,
+        )
+
+    @cached_property
+    def stream(self) -> PublicStream:
+        """The common public randomness."""
+        return PublicStream(self.seed)
+
+    @cached_property
+    def session_id(self) -> bytes:
+        """16 bytes that every message carries: parties with other parameters refuse it."""
+        described = {
+            "layers": [[type(layer).__name__, asdict(layer)] for layer in self.network.layers],  # type: ignore[call-overload]
+            "network": [self.network.input_shape, self.network.input_bits, self.network.weight_bits],
+            "code": [self.num_clients, self.num_shards, self.max_colluders],
+            "rows": [self.batch_size, *self.client_rows],
+            "moduli": self.field.moduli,
+            "seed": self.seed,
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()[:16]
+
+    # -- rows ------------------------------------------------------------------------------------------------
+
+    @property
+    def row_width(self) -> int:
+        """Values in a row: inputs, then targets."""
+        return self.network.input_size + self.network.num_classes
+
+    def coded_rows(self, client: int) -> int:
+        """How many rows a client's coded data set has: about 1/K of its own."""
+        whole, rest = divmod(self.client_rows[client], self.num_shards)
+        return whole + rest
+
+    def shard_rows(self, client: int) -> Tensor:
+        """(coded rows, K) int64: which original rows each coded row hides."""
+        whole, rest = divmod(self.client_rows[client], self.num_shards)
+        shards = torch.arange(self.num_shards)
+        regular = torch.arange(whole).view(-1, 1) * self.num_shards + shards
+        leftover = (torch.arange(rest).view(-1, 1) + shards) % max(1, rest) + whole * self.num_shards
+        return torch.cat((regular, leftover))
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(itertools.accumulate(self.client_rows))
+
+    def batch_rows(self, round_number: int) -> BatchRows:
+        """I_t: the coded rows of a round, from the common seed."""
+        total = self._ends[-1]
+        draws = self.stream.integers64(Domain.BATCH, round_number, self.batch_size)
+        dealers: list[int] = []
+        rows: list[int] = []
+        for stratum, draw in enumerate(draws):
+            place = ((stratum << 64) + draw) * total // (self.batch_size << 64)
+            dealer = bisect.bisect_right(self._ends, place)
+            row = place - self._ends[dealer] + self.client_rows[dealer]
+            whole = self.client_rows[dealer] // self.num_shards
+            regular = row < whole * self.num_shards
+            dealers.append(dealer)
+            rows.append(row // self.num_shards if regular else row - whole * (self.num_shards - 1))
+        return BatchRows(torch.tensor(dealers), torch.tensor(rows))
+
+
+def encode_rows(
+    session: Session, keys: Tensor, rows: Tensor, shards: Tensor, clients: Sequence[int] | None = None
+) -> Tensor:
+    """The shares of R coded rows, as their dealers make them: exactly what a receiver would hold.
+
+    keys (R,8): each row's dealer's secret; rows (R,): its number; shards (R,K,W) int: the K original rows in it.
+    -> (M,N,R,W), or of `clients` only. Row by row, so a driver encodes just the rows it needs.
+    """
+    field, num_masks, width = session.field, session.max_colluders, session.row_width
+    count = rows.shape[0]
+    masks = field.uniform(keys, rows, num_masks * width)  # (M,R,T·W)
+    masks = masks.reshape(len(field.moduli), count, num_masks, width).swapaxes(1, 2)  # (M,T,R,W)
+    shares: Tensor = session.code.encode(field.embed(shards.swapaxes(0, 1)), masks, clients)
+    return shares

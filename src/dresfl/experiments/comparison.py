@@ -1,5 +1,6 @@
 """FedAvg and centralised training on a prepared run's data, rounds and dropouts, and the picture of all curves."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,7 +16,9 @@ from dresfl.errors import UsageError
 from dresfl.field import PublicStream
 from dresfl.model import Dense, Square
 
-from .prepare import Prepared, flat_inputs
+from .config import RunConfig
+from .prepare import Prepared, flat_inputs, prepare
+from .training import read_metrics
 
 Method = Literal["fedavg", "centralised"]
 
@@ -34,7 +37,7 @@ class Curve:
         return self.accuracies[-1]
 
 
-def run_baseline(prepared: Prepared, method: Method, watch: Callable[[int, float], None]) -> Curve:
+def run_baseline(prepared: Prepared, method: Method, label: str, watch: Callable[[int, float], None]) -> Curve:
     """Train the ReLU twin of the run's network: same sizes, data, rounds, batch size, optimiser and dropouts."""
     config, network = prepared.config, prepared.session.network
     if not all(isinstance(layer, Dense | Square) for layer in network.layers):
@@ -69,7 +72,22 @@ def run_baseline(prepared: Prepared, method: Method, watch: Callable[[int, float
         if (round_number + 1) % config.evaluate_every == 0 or round_number + 1 == config.rounds:
             points[round_number + 1] = accuracy()
         watch(round_number + 1, next(reversed(points.values()), 0.0))
-    return Curve(method, tuple(points), tuple(points.values()))
+    return Curve(label, tuple(points), tuple(points.values()))
+
+
+def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], None]) -> list[Curve]:
+    """The curves of a finished DReS-FL run and of both baselines, drawn into `out`/curves.png."""
+    evaluated = [line for line in read_metrics(out) if "test_accuracy" in line]
+    ours = Curve(
+        "DReS-FL", tuple(line["round"] for line in evaluated), tuple(line["test_accuracy"] for line in evaluated)
+    )
+    prepared = prepare(config, None)
+    methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))
+    curves = [ours]
+    for method, label in methods:
+        curves.append(run_baseline(prepared, method, label, functools.partial(watch, label)))
+    plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")
+    return curves
 
 
 def plot_curves(curves: Sequence[Curve], path: Path, title: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, final
 
 from dresfl.errors import UsageError
 from dresfl.local import Engine
-from dresfl.model import Conv2d, Dense, Flatten, Layer, Quadratic, Square, SumPool
+from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, SumPool
 from dresfl.optimizers import Optimizer
 
 LAYER_KINDS: dict[str, type[Layer]] = {
@@ -190,6 +190,21 @@ def parse_layer(table: object, where: str) -> Layer:
     if table["kind"] not in LAYER_KINDS:
         raise UsageError(f"{where}: unknown kind {table['kind']!r}", closest(table["kind"], LAYER_KINDS))
     return parse(LAYER_KINDS[table["kind"]], {k: v for k, v in table.items() if k != "kind"}, where)
+
+
+def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
+    """The network of a TOML file's [model] table, which here also needs its input_shape.
+
+    The file's own input_bits and weight_bits win over the arguments.
+    """
+    table = load_table(str(path)).get("model")
+    if not isinstance(table, dict):
+        raise UsageError(f"{path} has no [model] table")
+    shape = table.pop("input_shape", None)
+    if not isinstance(shape, list) or not shape or any(type(n) is not int or n < 1 for n in shape):
+        raise UsageError(f"{path}: [model] needs input_shape", "for example input_shape = [28, 28, 1] or [784]")
+    model = parse(Model, {"input_bits": input_bits, "weight_bits": weight_bits, **table}, "model")
+    return Network(model.layers, tuple(shape), model.input_bits, model.weight_bits)
 
 
 def _dotted(where: str, key: str) -> str:

@@ -63,14 +63,31 @@ def train(
     out: Path,
     resume: bool = False,
     watch: Watcher = lambda progress, record, answers: None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Run (or resume) a training and return its summary; `watch` is called after every round."""
+    """Run (or resume) a training and return its summary; `watch` is called after every round.
+
+    `note` gets a line where a reader should know something, e.g. that the dropouts leave too few clients.
+    """
     if resume and (out / "summary.json").exists():
         _check_same(config, out)
         return read_summary(out)
     _open_folder(config, out, resume)
     with _threads(config.threads):
-        return _train(prepare(config, folder), out, watch)
+        prepared = prepare(config, folder)
+        needed, reliable = prepared.session.recovery_threshold, prepared.dropouts.num_reliable
+        if reliable < needed:
+            note(
+                f"note: only {reliable} of {config.federation.num_clients} clients are reliable and {needed} answers "
+                "are needed: most rounds will be skipped (try another dropout.seed)"
+            )
+        return _train(prepared, out, watch)
+
+
+def clear_run(out: Path) -> None:
+    """Remove the files of an earlier run from its folder, and nothing else."""
+    for name in ("summary.json", "config.toml", "metrics.jsonl", "checkpoint.safetensors", "model.safetensors"):
+        (out / name).unlink(missing_ok=True)
 
 
 def read_summary(out: Path) -> dict[str, Any]:
@@ -168,7 +185,7 @@ def _finish(prepared: Prepared, server: Server, progress: Progress, out: Path) -
         "weights_sha256": weights_sha256(server.weights),
         "seconds": progress.seconds,
         "bytes_shared": rows * session.row_width * residues * (session.num_clients - 1) if coded else 0,
-        "bytes_uploaded": progress.answers * Answer.size(session) if coded else 0,
+        "bytes_uploaded": progress.answers * Answer.size(field, network.num_parameters) if coded else 0,
         "modulus_bits": field.modulus.bit_length(),
         "needed_bits": session.needed_bits,
         "peak_bits": progress.peak_bits,

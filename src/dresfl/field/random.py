@@ -34,7 +34,7 @@ class Domain(IntEnum):
     WEIGHTS = 4
     DROPOUT_RATES = 5
     DROPOUTS = 6
-    PARTITION = 7
+    EXAMPLES = 7
     ARRIVALS = 8
     BASELINE = 9
 

@@ -3,7 +3,7 @@
 from .client import Client, check_rows
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server
-from .session import BatchRows, Session, encode_rows
+from .session import BatchRows, Session, choose_field, encode_rows
 
 __all__ = [
     "Answer",
@@ -15,5 +15,6 @@ __all__ = [
     "Share",
     "Task",
     "check_rows",
+    "choose_field",
     "encode_rows",
 ]

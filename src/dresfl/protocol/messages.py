@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
+from dresfl.field import ResidueField
 
 from .session import Session
 
@@ -127,8 +128,6 @@ class Answer:
         return cls(round_number, _client(session, client), residues)
 
     @classmethod
-    def size(cls, session: Session) -> int:
+    def size(cls, field: ResidueField, num_parameters: int) -> int:
         """The bytes of one answer."""
-        field = session.field
-        payload = len(field.moduli) * session.network.num_parameters * field.residue_bytes
-        return _HEADER.size + _ANSWER.size + payload
+        return _HEADER.size + _ANSWER.size + len(field.moduli) * num_parameters * field.residue_bytes

@@ -72,16 +72,9 @@ class Session:
 
     @cached_property
     def field(self) -> ResidueField:
-        points = self.num_clients + self.num_shards + self.max_colluders
-        longest = max(self.network.longest_product(self.batch_size), self.recovery_threshold)
-        moduli = self.moduli or choose_moduli(self.needed_bits, more_than=points, limit=modulus_limit(longest))
-        kept = num_value_moduli(moduli, self.needed_bits)
-        if kept is None:
-            raise UsageError(
-                f"the moduli hold too little: {self.needed_bits:.0f} bits and headroom are needed",
-                "leave the moduli out to have them chosen",
-            )
-        return ResidueField(tuple(moduli), kept)
+        return choose_field(
+            self.network, self.num_clients, self.num_shards, self.max_colluders, self.batch_size, self.moduli
+        )
 
     @property
     def recovery_threshold(self) -> int:
@@ -155,6 +148,30 @@ class Session:
             dealers.append(dealer)
             rows.append(row // self.num_shards if regular else row - whole * (self.num_shards - 1))
         return BatchRows(torch.tensor(dealers), torch.tensor(rows))
+
+
+def choose_field(
+    network: Network,
+    num_clients: int,
+    num_shards: int,
+    max_colluders: int,
+    batch_size: int,
+    moduli: tuple[int, ...] = (),
+) -> ResidueField:
+    """The field for a setting: room for all points, for the gradient's integers, and for the headroom."""
+    bits = network.needed_bits(batch_size * num_shards)
+    if not moduli:
+        needed = recovery_threshold(network.gradient_degree, num_shards, max_colluders)
+        longest = max(network.longest_product(batch_size), needed)
+        points = num_clients + num_shards + max_colluders
+        moduli = choose_moduli(bits, more_than=points, limit=modulus_limit(longest))
+    kept = num_value_moduli(moduli, bits)
+    if kept is None:
+        raise UsageError(
+            f"the moduli hold too little: {bits:.0f} bits and headroom are needed",
+            "leave the moduli out to have them chosen",
+        )
+    return ResidueField(moduli, kept)
 
 
 def encode_rows(

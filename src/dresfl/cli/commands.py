@@ -1,0 +1,197 @@
+"""The commands, nothing else: parse options, call `experiments`, print."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dresfl import __version__
+from dresfl.errors import DresError, TooFewReplies, UsageError
+from dresfl.experiments.comparison import compare
+from dresfl.experiments.config import RunConfig, load_config, parse_model, presets
+from dresfl.experiments.plan import check_feasible, plan
+from dresfl.experiments.training import Progress, clear_run, train
+from dresfl.experiments.vectors import check_vectors, write_vectors
+from dresfl.local import first_feasible_seed
+from dresfl.model import mlp
+from dresfl.protocol import RoundRecord
+
+from . import display
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Dropout-resilient, secure federated learning: exact training on Lagrange-coded data.",
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"dresfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("plan", epilog="Example: `dresfl plan --clients 20 --layers 784,64,64,10 --json`")
+def plan_command(
+    clients: Annotated[int, typer.Option(help="N: number of clients.")],
+    layers: Annotated[str, typer.Option(help="Sizes of dense layers with squares between, e.g. 784,64,64,10.")] = "",
+    model: Annotated[Path | None, typer.Option(help="A TOML file whose [model] gives input_shape and layers.")] = None,
+    shards: Annotated[int, typer.Option(help="K: shards per data set.")] = 1,
+    colluders: Annotated[int, typer.Option(help="T: largest coalition of clients that learns nothing.")] = 1,
+    batch: Annotated[int, typer.Option(help="B: coded rows a round.")] = 64,
+    input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
+    weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
+    rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a setting before anybody shares a row: threshold, field, sizes, warnings.
+
+    Exit code 2 if the clients are too few, with the nearest settings that work.
+    """
+    if bool(layers) == (model is not None):
+        raise UsageError("give either --layers or --model", "for example --layers 784,64,64,10")
+    if model is not None:
+        network = parse_model(model, input_bits=input_bits, weight_bits=weight_bits)
+    else:
+        network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
+    planned = plan(
+        network, num_clients=clients, num_shards=shards, max_colluders=colluders, batch_size=batch, rows=rows
+    )
+    if as_json:
+        print(json.dumps(planned, indent=2))
+    else:
+        shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in planned.items()}
+        display.print_pairs("plan", shown)
+    check_feasible(planned)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise UsageError(f"--layers {text!r} is not a list of sizes", "for example --layers 784,64,64,10") from None
+
+
+@app.command(
+    "train",
+    epilog="Examples: `dresfl train digits`; "
+    "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop.",
+)
+def train_command(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help=f"One of {', '.join(presets())}.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
+    engine: Annotated[str, typer.Option(help="coded: the whole protocol; direct: the same integers uncoded.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
+    chosen = [f'engine="{engine}"'] if engine else []
+    config = load_config(source, [*(settings or []), *chosen])
+    folder = out or Path("runs") / config.name
+    with display.RoundBar() as bar:
+        summary = train(config, folder=data, out=folder, resume=resume, watch=_watcher(bar, config), note=display.note)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        display.print_pairs(f"{config.name}: {folder}", _readable(summary))
+    _check_outcome(summary)
+
+
+def _watcher(bar: display.RoundBar, config: RunConfig, label: str = "") -> Any:
+    def watch(progress: Progress, record: RoundRecord, answers: int) -> None:
+        line = display.status(progress.accuracy, answers, progress.skipped, progress.alarms)
+        bar.update(label or config.name, progress.round_number, config.rounds, line)
+
+    return watch
+
+
+def _readable(summary: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: display.bytes_text(value) if key.startswith("bytes") else value
+        for key, value in summary.items()
+        if key != "versions"
+    }
+
+
+def _check_outcome(summary: dict[str, Any]) -> None:
+    if summary["skipped_rounds"] == summary["rounds"]:
+        raise TooFewReplies(
+            f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
+            f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
+        )
+    if summary["alarms"] + summary["skipped_rounds"] == summary["rounds"]:
+        raise DresError(
+            "every decoded round raised the headroom alarm; no step was taken",
+            "the values outgrew the field: use a smaller learning rate, max_norm, or fewer bits",
+        )
+
+
+@app.command("demo", epilog="Example: `dresfl demo --out runs/demo`")
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
+) -> None:
+    """Train digits on 20 label-skewed clients, half of them nearly always absent: DReS-FL, FedAvg, centralised."""
+    config = load_config("digits")
+    seed, passed = first_feasible_seed(config.federation.num_clients, needed=9)
+    config = load_config("digits", [f"dropout.seed={seed}", *(settings or [])])
+    clear_run(out)
+    with display.RoundBar() as bar:
+        summary = train(config, out=out, watch=_watcher(bar, config, "DReS-FL"), note=display.note)
+
+        def watch(label: str, done: int, accuracy: float) -> None:
+            bar.update(label, done, config.rounds, display.status(accuracy))
+
+        curves = compare(config, out, watch)
+    print(
+        f"Dropouts: seed {seed} of the paper's model leaves {summary['reliable_clients']} of "
+        f"{config.federation.num_clients} clients reliable; {summary['recovery_threshold']} answers decode a round. "
+        f"Seeds passed over as infeasible: {passed or 'none'}.\n"
+        "(About a quarter of all draws leave fewer than 9; then hardly any round can be decoded.)"
+    )
+    display.print_table(
+        "digits, label-sorted over 20 clients",
+        ["method", "test accuracy", "rounds", "skipped", "mean answers", "seconds"],
+        [
+            _demo_row(curve.label, curve.final, config, summary if curve.label == "DReS-FL" else None)
+            for curve in curves
+        ],
+    )
+    print(f"curves: {out / 'curves.png'}   model: {out / 'model.safetensors'}")
+
+
+def _demo_row(label: str, accuracy: float, config: RunConfig, summary: dict[str, Any] | None) -> list[str]:
+    row = [label, f"{100 * accuracy:.1f} %", str(config.rounds)]
+    if summary is None:
+        return [*row, "-", "-", "-"]
+    return [*row, str(summary["skipped_rounds"]), f"{summary['mean_survivors']:.1f}", f"{summary['seconds']:.1f}"]
+
+
+@app.command("vectors", epilog="Examples: `dresfl vectors --out v.json`; `dresfl vectors --check v.json`")
+def vectors_command(
+    out: Annotated[Path | None, typer.Option(help="Write the vectors to this file.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Recompute and compare with this file.")] = None,
+) -> None:
+    """Test vectors: one small coded round in full, every number of it."""
+    if (out is None) == (check is None):
+        raise UsageError("give either --out or --check", "for example dresfl vectors --out vectors.json")
+    if out is not None:
+        write_vectors(out)
+        print(f"wrote {out}")
+    if check is not None:
+        print(f"{check}: all {check_vectors(check)} values agree")

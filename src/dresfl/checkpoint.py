@@ -1,5 +1,6 @@
 """Files that are whole or absent: written beside their place, flushed to the disk, then renamed into it."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -28,7 +29,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise DresError(f"cannot write {path}: {error.strerror}", "free some space or choose another --out") from error
 
 

@@ -1,6 +1,7 @@
 """FedAvg and centralised training on a prepared run's data, rounds and dropouts, and the picture of all curves."""
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -31,6 +32,7 @@ class Curve:
     label: str
     rounds: tuple[int, ...]
     accuracies: tuple[float, ...]
+    seconds: float
 
     @property
     def final(self) -> float:
@@ -60,6 +62,7 @@ def run_baseline(prepared: Prepared, method: Method, label: str, watch: Callable
         return float((predicted == torch.from_numpy(test.labels)).double().mean())
 
     points: dict[int, float] = {}
+    started = time.monotonic()
     for round_number in range(config.rounds):
         rate = config.optimizer.rate(round_number, config.rounds)
         if method == "centralised":
@@ -72,14 +75,17 @@ def run_baseline(prepared: Prepared, method: Method, label: str, watch: Callable
         if (round_number + 1) % config.evaluate_every == 0 or round_number + 1 == config.rounds:
             points[round_number + 1] = accuracy()
         watch(round_number + 1, next(reversed(points.values()), 0.0))
-    return Curve(label, tuple(points), tuple(points.values()))
+    return Curve(label, tuple(points), tuple(points.values()), time.monotonic() - started)
 
 
 def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], None]) -> list[Curve]:
     """The curves of a finished DReS-FL run and of both baselines, drawn into `out`/curves.png."""
     evaluated = [line for line in read_metrics(out) if "test_accuracy" in line]
     ours = Curve(
-        "DReS-FL", tuple(line["round"] for line in evaluated), tuple(line["test_accuracy"] for line in evaluated)
+        "DReS-FL",
+        tuple(line["round"] for line in evaluated),
+        tuple(line["test_accuracy"] for line in evaluated),
+        evaluated[-1]["seconds"],
     )
     prepared = prepare(config, None)
     methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))

@@ -265,7 +265,10 @@ class _Metrics:
 
     def sync(self) -> int:
         """Flush to the disk; return the length."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise DresError(f"cannot write {self._path}: {error.strerror}", "free some space, then --resume") from error
         return self._file.tell()
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 
-# Blocks per pass: the 16 words of 4096 blocks are 256 KiB, which stays in a core's second-level cache.
-_PASS = 4096
+# Blocks per pass: 1 MiB of state, which a core's second-level cache holds, at the least cost in calls.
+_PASS = 16384
 
 
 def key_words(key: bytes) -> Tensor:

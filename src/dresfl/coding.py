@@ -115,7 +115,7 @@ class LagrangeCode:
         return self._apply(matrix, hidden)
 
     def decoding_matrix(self, survivors: Sequence[int]) -> Elements:
-        """(M,K,R): the answers of exactly R survivors -> values at β_1..β_K. Cached by survivor set."""
+        """(M,K,R): the answers of exactly R survivors -> values at β_1..β_K. Cached by its survivors."""
         return _decoding_matrix(self, tuple(survivors))
 
     def decode(self, replies: Elements, survivors: Sequence[int]) -> Elements:
@@ -127,12 +127,19 @@ class LagrangeCode:
         matrix = self.field.sum(self._decoder(replies, survivors), 1)  # (M,K,R) -> (M,R)
         return self._apply(matrix.reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
 
+    def sum_decoders(self, survivors: Tensor) -> Elements:
+        """(M,S,R): for S sets of R survivors (S,R), the coefficients that `decode_sum` gives their answers."""
+        points = torch.tensor(self.client_points)[survivors]
+        return self.field.sum(lagrange_matrices(self.field, points, self.data_points), 2)  # (M,S,K,R) -> (M,S,R)
+
     def _decoder(self, replies: Elements, survivors: Sequence[int]) -> Elements:
         if len(survivors) < self.recovery_threshold:
             raise TooFewReplies(
                 f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
                 f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
             )
+        if not set(survivors) <= set(range(self.num_clients)):
+            raise UsageError(f"survivors {list(survivors)} are not all among clients 0..{self.num_clients - 1}")
         if not len(set(survivors)) == len(survivors) == replies.shape[1] == self.recovery_threshold:
             raise UsageError(
                 f"exactly {self.recovery_threshold} replies of as many clients are decoded at a time, "
@@ -147,23 +154,27 @@ class LagrangeCode:
 
 
 def lagrange_matrix(field: Field, nodes: Sequence[int], targets: Sequence[int]) -> Elements:
-    """(M,targets,nodes): evaluates at `targets` the polynomial through values at `nodes` (disjoint sets).
+    """(M,targets,nodes): evaluates at `targets` the polynomial through values at `nodes` (disjoint sets)."""
+    return lagrange_matrices(field, torch.tensor([list(nodes)]), targets)[:, 0]
+
+
+def lagrange_matrices(field: Field, nodes: Tensor, targets: Sequence[int]) -> Elements:
+    """(M,S,targets,nodes) for S sets of nodes (S,nodes) at once.
 
     Barycentric form: entry (t,j) = Π_i (z_t − x_i) / [(z_t − x_j) · Π_{i≠j} (x_j − x_i)].
     """
-    x, z = torch.tensor(nodes), torch.tensor(targets)
-    distances = z.view(-1, 1) - x  # (targets,nodes), never 0
-    gaps = x.view(-1, 1) - x + torch.eye(len(nodes), dtype=torch.int64)  # 1 on the diagonal
+    num_moduli, (sets, count) = len(field.moduli), nodes.shape
+    distances = torch.tensor(list(targets)).view(1, -1, 1) - nodes.unsqueeze(1)  # (S,targets,nodes), never 0
+    gaps = nodes.unsqueeze(2) - nodes.unsqueeze(1) + torch.eye(count, dtype=torch.int64)  # 1 on the diagonal
 
-    def row_products(integers: Tensor) -> Elements:
-        product = field.embed(integers[:, 0])
-        for column in integers.T[1:]:
-            product = field.mul(product, field.embed(column))
-        return product  # (M,rows)
+    def products(integers: Tensor) -> Elements:
+        product = field.embed(integers[..., 0])
+        for place in range(1, count):
+            product = field.mul(product, field.embed(integers[..., place]))
+        return product  # (M,S,rows)
 
-    num_moduli = len(field.moduli)
-    numerators = row_products(distances).reshape(num_moduli, -1, 1)
-    denominators = field.mul(field.embed(distances), row_products(gaps).reshape(num_moduli, 1, -1))
+    numerators = products(distances).reshape(num_moduli, sets, -1, 1)
+    denominators = field.mul(field.embed(distances), products(gaps).reshape(num_moduli, sets, 1, -1))
     return field.mul(numerators, field.inverse(denominators))
 
 

@@ -5,6 +5,7 @@ operations in a fixed order, so that every machine and thread count gives the sa
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -38,7 +39,9 @@ class Optimizer:
             raise UsageError(f"unknown method {self.method!r}", "use sgd, momentum or adam")
         if self.schedule not in ("constant", "step", "cosine"):
             raise UsageError(f"unknown schedule {self.schedule!r}", "use constant, step or cosine")
-        if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
+        if not all(map(math.isfinite, (self.weight_decay, self.max_norm, self.epsilon, self.learning_rate))):
+            raise UsageError("learning_rate, weight_decay, max_norm and epsilon must be finite")
+        if not self.learning_rate > 0:
             raise UsageError(f"learning_rate must be positive, not {self.learning_rate}")
         if self.decay_every < 1 or not 0 < self.decay_factor <= 1:
             raise UsageError("decay_every must be at least 1 and decay_factor lie in (0, 1]")
@@ -59,17 +62,32 @@ class Optimizer:
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, round_number / rounds)))
         return self.learning_rate
 
-    def initial_state(self, size: int) -> State:
-        """Moments (P,) and the number of steps taken."""
+    def initial_state(self, size: int, device: str = "cpu") -> State:
+        """Moments (P,), and the number of steps taken, which stays on the host."""
         names = {"sgd": (), "momentum": ("velocity",), "adam": ("first", "second")}[self.method]
-        state = {name: torch.zeros(size, dtype=torch.float64) for name in names}
+        state = {name: torch.zeros(size, dtype=torch.float64, device=device) for name in names}
         return {**state, "steps": torch.zeros(1, dtype=torch.int64)}
+
+    def factors(self, rate: float, steps: int) -> tuple[float, float, float]:
+        """What step number `steps` multiplies by: the rate, and Adam's two corrections of its moments."""
+        return rate, 1 / (1 - self.beta1**steps), 1 / (1 - self.beta2**steps)
 
     def update(self, state: State, rate: float, gradient: Tensor, weights: Tensor) -> tuple[Tensor, State]:
         """The real update to subtract from the real weights, and the state after it."""
-        gradient = self._clipped(gradient)
         steps = state["steps"] + 1
-        after: State = {"steps": steps}
+        update, moments = self.direction(state, self.factors(rate, int(steps)), gradient, weights)
+        return update, {**moments, "steps": steps}
+
+    def direction(
+        self, state: State, factors: Sequence[float] | Tensor, gradient: Tensor, weights: Tensor
+    ) -> tuple[Tensor, State]:
+        """`update` with its `factors` given, as numbers or as a tensor (3,): no step here looks at the host.
+
+        Multiplications by reciprocals instead of divisions by numbers: devices round the latter differently.
+        """
+        rate, first_correction, second_correction = factors
+        gradient = self._clipped(gradient)
+        after: State = {}
         if self.method == "sgd":
             direction = gradient
         elif self.method == "momentum":
@@ -77,27 +95,31 @@ class Optimizer:
         else:
             first = after["first"] = state["first"] * self.beta1 + gradient * (1 - self.beta1)
             second = after["second"] = state["second"] * self.beta2 + (gradient * gradient) * (1 - self.beta2)
-            taken = int(steps)
-            mean = first / (1 - self.beta1**taken)
-            spread = second / (1 - self.beta2**taken)
-            direction = mean / (spread.sqrt() + self.epsilon)
+            spread = (second * second_correction).sqrt() + self.epsilon
+            direction = (first * first_correction) / spread
         if self.weight_decay:
             direction = direction + weights * self.weight_decay
         return direction * rate, after
 
     def _clipped(self, gradient: Tensor) -> Tensor:
-        norm = l2_norm(gradient)
-        if not self.max_norm or norm <= self.max_norm:
+        if not self.max_norm:
             return gradient
-        return gradient * (self.max_norm / norm)
+        norm = squared_norm(gradient).sqrt()
+        limit = torch.full_like(norm, self.max_norm)
+        return gradient * torch.where(norm > limit, limit / norm, torch.ones_like(norm))
 
 
-def l2_norm(values: Tensor) -> float:
-    """The L2 norm, summed as a balanced tree of fixed shape: the same bits on any machine."""
+def squared_norm(values: Tensor) -> Tensor:
+    """The sum of squares, a 0-dimensional tensor, as a balanced tree of fixed shape: the same bits on any machine."""
     squares = values * values
     size = 1 << max(0, (squares.numel() - 1).bit_length())
     squares = torch.nn.functional.pad(squares, (0, size - squares.numel()))
     while size > 1:
         size //= 2
         squares = squares[:size] + squares[size:]
-    return math.sqrt(float(squares[0]))
+    return squares[0]
+
+
+def l2_norm(values: Tensor) -> float:
+    """The L2 norm of `squared_norm`'s sum."""
+    return math.sqrt(float(squared_norm(values)))

@@ -58,8 +58,7 @@ def stochastic_round(values: Tensor, noise: Tensor) -> Tensor:
     Unbiased, and of variance f(1 − f) for f = z − ⌊z⌋. Noise of 32 bits decides f to within 2^−33.
 
     >>> stochastic_round(torch.tensor([1.25, -1.25]), torch.tensor([0.2, 0.2])).tolist()
-    [2, -1]
+    [2.0, -1.0]
     """
     down = values.floor()
-    up = (noise < values - down).to(values.dtype)
-    return (down + up).to(torch.int64)
+    return down + (noise < values - down)

@@ -91,6 +91,7 @@ class RunConfig:
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     dropout: Dropout = field(default_factory=Dropout)
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("rounds", "evaluate_every", "checkpoint_every"):
@@ -226,7 +227,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint):
         return parse(typing.cast(type, hint), value, where)
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if type(value) is not hint:
         raise UsageError(f"{where} = {value!r} must be of type {hint.__name__}, not {type(value).__name__}")
@@ -262,4 +263,5 @@ def _literal(value: Any) -> str:
         return "{ " + ", ".join([f'kind = "{kind}"', *entries]) + " }"
     if isinstance(value, tuple):
         return "[\n" + "".join(f"    {_literal(entry)},\n" for entry in value) + "]"
-    return json.dumps(value)  # TOML's strings, numbers and booleans are JSON's
+    # TOML's numbers and booleans are JSON's, and so are its strings, but for surrogate pairs and DEL
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -51,9 +51,9 @@ class Prepared:
         right = 0
         for start in range(0, test.num_rows, _EVALUATED_AT_A_TIME):
             part = slice(start, start + _EVALUATED_AT_A_TIME)
-            rows = self.quantizer.integers(flat_inputs(test)[part]).to(torch.float64)
+            rows = self.quantizer.integers(flat_inputs(test)[part]).to(weights.device, torch.float64)
             outputs = self.session.network.outputs(Reals(), weights, rows.view(1, 1, *rows.shape))[0, 0]
-            right += int((outputs.argmax(1) == torch.from_numpy(test.labels[part])).sum())
+            right += int((outputs.argmax(1).cpu() == torch.from_numpy(test.labels[part])).sum())
         return right / test.num_rows
 
 
@@ -77,6 +77,7 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
         batch_size=federation.batch_size,
         client_rows=tuple(len(rows) for rows in parts),
         seed=config.seed,
+        device=config.device,
     )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))
 

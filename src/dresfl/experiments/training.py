@@ -11,6 +11,7 @@ A run's folder:
 The masks of a resumed run are new ones. That changes nothing: decoded integers do not depend on masks.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -32,6 +33,8 @@ from dresfl.protocol import Answer, RoundRecord, Server
 
 from .config import RunConfig, load_config, to_toml
 from .prepare import Prepared, prepare
+
+RUN_FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.toml")
 
 
 @final
@@ -69,12 +72,12 @@ def train(
 
     `note` gets a line where a reader should know something, e.g. that the dropouts leave too few clients.
     """
-    if resume and (out / "summary.json").exists():
-        _check_same(config, out)
+    _check_folder(config, out, resume)
+    if (out / "summary.json").exists():
         return read_summary(out)
-    _open_folder(config, out, resume)
     with _threads(config.threads):
         prepared = prepare(config, folder)
+        write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         needed, reliable = prepared.session.recovery_threshold, prepared.dropouts.num_reliable
         if reliable < needed:
             note(
@@ -86,7 +89,7 @@ def train(
 
 def clear_run(out: Path) -> None:
     """Remove the files of an earlier run from its folder, and nothing else."""
-    for name in ("summary.json", "config.toml", "metrics.jsonl", "checkpoint.safetensors", "model.safetensors"):
+    for name in RUN_FILES:
         (out / name).unlink(missing_ok=True)
 
 
@@ -121,29 +124,48 @@ def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
             progress.metrics_bytes = metrics.sync()
             save_tensors(_checkpoint(out), server.state(), {"progress": dataclasses.asdict(progress)})
 
+        whole = True  # whether server, counters and metrics agree
         try:
             while not server.done:
-                record, answers = federation.run_round()
-                progress.round_number = server.round_number
-                progress.answers += answers
-                progress.skipped += record.outcome == "skipped"
-                progress.peak_bits = max(progress.peak_bits, record.peak_bits)
-                if record.outcome == "refused":
-                    progress.alarms += 1
-                    metrics.write({"round": record.round_number, "alarm": record.reason})
+                whole = False
+                record, answers = _play(federation, _until_stop(config, server.round_number), progress, metrics, watch)
                 if server.round_number % config.evaluate_every == 0 or server.done:
                     progress.accuracy = prepared.accuracy(server.weights)
                     progress.seconds = time.monotonic() - started
                     metrics.write(_line(progress, record))
+                whole = True
                 watch(progress, record, answers)
                 if server.round_number % config.checkpoint_every == 0 and not server.done:
                     checkpoint()
         except KeyboardInterrupt:
-            if server.round_number == progress.round_number:  # between rounds, so the state is whole
+            if whole:
                 checkpoint()
             raise
         checkpoint()
     return _finish(prepared, server, progress, out)
+
+
+def _play(
+    federation: LocalFederation, limit: int, progress: Progress, metrics: "_Metrics", watch: Watcher
+) -> tuple[RoundRecord, int]:
+    """Play up to `limit` rounds, count them, and return the last; `watch` sees the ones before it."""
+    played = federation.run_rounds(limit)
+    for place, (record, answers) in enumerate(played, 1):
+        progress.round_number = record.round_number + 1
+        progress.answers += answers
+        progress.skipped += record.outcome == "skipped"
+        progress.peak_bits = max(progress.peak_bits, record.peak_bits)
+        if record.outcome == "refused":
+            progress.alarms += 1
+            metrics.write({"round": record.round_number, "alarm": record.reason})
+        if place < len(played):
+            watch(progress, record, answers)
+    return played[-1]
+
+
+def _until_stop(config: RunConfig, round_number: int) -> int:
+    """Rounds until the next evaluation or checkpoint."""
+    return min(every - round_number % every for every in (config.evaluate_every, config.checkpoint_every))
 
 
 def _line(progress: Progress, record: RoundRecord) -> dict[str, Any]:
@@ -202,13 +224,15 @@ def _checkpoint(out: Path) -> Path:
     return out / "checkpoint.safetensors"
 
 
-def _open_folder(config: RunConfig, out: Path, resume: bool) -> None:
-    if (out / "config.toml").exists():
-        if not resume:
-            raise UsageError(f"{out} already holds a run", "continue it with --resume, or choose another --out")
+def _check_folder(config: RunConfig, out: Path, resume: bool) -> None:
+    """Refuse a folder that holds another run, or a run that nobody asked to resume."""
+    found = [name for name in RUN_FILES if (out / name).exists()]
+    if found and not resume:
+        raise UsageError(f"{out} already holds a run", "continue it with --resume, or choose another --out")
+    if found and "config.toml" not in found:
+        raise CheckpointError(f"the run in {out} lost its config.toml", "choose another --out")
+    if found:
         _check_same(config, out)
-    else:
-        write_atomic(out / "config.toml", to_toml(config).encode())
 
 
 def _check_same(config: RunConfig, out: Path) -> None:
@@ -219,6 +243,7 @@ def _check_same(config: RunConfig, out: Path) -> None:
         evaluate_every=config.evaluate_every,
         checkpoint_every=config.checkpoint_every,
         threads=config.threads,
+        device=config.device,
     )
     if stored != config:
         raise CheckpointError(
@@ -245,16 +270,22 @@ class _Metrics:
     def __init__(self, path: Path, valid_bytes: int) -> None:
         try:
             self._file = open(path, "ab")  # noqa: SIM115 - closed in __exit__
+            held = self._file.seek(0, os.SEEK_END)
             self._file.truncate(valid_bytes)
+            self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise DresError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
         self._path = path
+        if held < valid_bytes:
+            self._file.close()
+            raise CheckpointError(f"{path} is shorter than its checkpoint says", "delete the folder to start over")
 
     def __enter__(self) -> "_Metrics":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # every line was flushed; a full disk has complained already
+            self._file.close()
 
     def write(self, line: dict[str, Any]) -> None:
         try:

@@ -4,21 +4,22 @@
 Chinese remainder theorem makes channel-wise arithmetic arithmetic modulo M, exactly.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
-from dresfl.kernels import SLACK, canonical_, exact_inner_length, matmul, reduce_
+from dresfl.kernels import SLACK, canonical_, decode_lift, exact_inner_length, fused_kernels, matmul, reduce_
 
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
-from .moduli import is_prime
+from .moduli import LARGEST_MODULUS, is_prime
 from .random import uniform_words
 
 # Elements of whichever field is at work, channel axis first: a float64 tensor in `ResidueField`, an object
@@ -28,10 +29,17 @@ Elements = Any
 
 def take(elements: Tensor, index: Tensor) -> Tensor:
     """elements[..., index] over the last axis, 0 where index is −1."""
-    if bool((index < 0).any()):
-        elements = torch.nn.functional.pad(elements, (0, 1))  # −1 becomes the zero at the end
-        index = index % elements.shape[-1]
-    return elements.index_select(-1, index.flatten()).view(*elements.shape[:-1], *index.shape)
+    places, padded = _places(index, elements.shape[-1], str(elements.device))
+    if padded:
+        elements = torch.nn.functional.pad(elements, (0, 1))
+    return elements.index_select(-1, places).view(*elements.shape[:-1], *index.shape)
+
+
+@lru_cache(maxsize=256)
+def _places(index: Tensor, size: int, device: str) -> tuple[Tensor, bool]:
+    """An index table on a device, −1 turned into the place of an appended zero. Tables live as long as networks."""
+    padded = bool((index < 0).any())
+    return (index % (size + 1) if padded else index).flatten().to(device), padded
 
 
 class Field(ABC):
@@ -49,7 +57,7 @@ class Field(ABC):
 
     @abstractmethod
     def embed(self, integers: Tensor) -> Elements:
-        """Signed integers (...), |x| < 2^53 -> residues (M,...)."""
+        """Signed integers (...), |x| ≤ 2^53 − 2^25 -> residues (M,...)."""
 
     @abstractmethod
     def public(self, integers: Tensor) -> Any:
@@ -127,6 +135,8 @@ class ResidueField(Field):
 
     primes: tuple[int, ...]
     num_value_moduli: int
+    device: str = "cpu"
+    public_bound: int = 0  # |public integers| are taken to stay below this; 0: looked up each time
 
     def __post_init__(self) -> None:
         if len(set(self.primes)) != len(self.primes) or list(self.primes) != sorted(self.primes):
@@ -136,12 +146,23 @@ class ResidueField(Field):
             raise FieldError(f"{composite[0]} is not an odd prime", "use choose_moduli")
         if not 0 < self.num_value_moduli <= len(self.primes):
             raise FieldError(f"{self.num_value_moduli} of {len(self.primes)} moduli cannot hold the values")
+        if self.primes[-1] > LARGEST_MODULUS:
+            raise FieldError(f"{self.primes[-1]} is too large for exact products", f"stay below {LARGEST_MODULUS}")
         if len(self.primes) * self._bound * 2**24 >= 2**53 or self.modulus.bit_length() > 900:
             raise FieldError(f"{len(self.primes)} moduli up to {self.primes[-1]} are too many to lift exactly")
 
     @property
     def moduli(self) -> tuple[int, ...]:
         return self.primes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How a residue is stored."""
+        return torch.float64
+
+    def with_public_bound(self, bound: int) -> "ResidueField":
+        """This field, taking public integers to stay below `bound` instead of looking."""
+        return dataclasses.replace(self, public_bound=bound)
 
     @property
     def value_bound(self) -> int:
@@ -154,7 +175,7 @@ class ResidueField(Field):
 
     @cached_property
     def _p(self) -> Tensor:
-        return torch.tensor(self.primes, dtype=torch.float64)
+        return torch.tensor(self.primes, dtype=torch.float64, device=self.device)
 
     @cached_property
     def _inv_p(self) -> Tensor:
@@ -162,29 +183,32 @@ class ResidueField(Field):
 
     @cached_property
     def _garner(self) -> Tensor:
-        return garner_inverses(self.primes)
+        return garner_inverses(self.primes).to(self.device)
 
     @cached_property
     def _radix(self) -> Tensor:
-        return radix_limbs(self.primes)
+        return radix_limbs(self.primes).to(self.device)
 
     def _reduce_(self, x: Tensor) -> Tensor:
         return reduce_(x, self._p, self._inv_p)
 
     def _per_channel(self, integer: int, like: Tensor) -> Tensor:
-        residues = [(integer + p // 2) % p - p // 2 for p in self.primes]
-        return torch.tensor(residues, dtype=torch.float64).view(-1, *[1] * (like.dim() - 1))
+        return self.constant(integer).view(-1, *[1] * (like.dim() - 1))
+
+    def constant(self, integer: int) -> Tensor:
+        """(M,) symmetric residues of one integer of any size."""
+        return _constant(self, integer)
 
     # -- into and out of the field ---------------------------------------------------------------------------
 
     def embed(self, integers: Tensor) -> Tensor:
-        values = integers.to(torch.float64)
+        values = integers.to(self.device, torch.float64)
         return self._reduce_(values.expand(len(self.primes), *values.shape).clone())
 
     def public(self, integers: Tensor) -> PublicMatrix:
-        bound = int(integers.abs().max()) if integers.numel() else 0
+        bound = self.public_bound or (int(integers.abs().max()) if integers.numel() else 0)
         if exact_inner_length(self._bound, bound) >= 1:
-            return PublicMatrix(integers.to(torch.float64), bound)
+            return PublicMatrix(integers.to(self.device, torch.float64), bound)
         return PublicMatrix(self.embed(integers), self._bound)
 
     def digits(self, residues: Tensor) -> Tensor:
@@ -196,26 +220,38 @@ class ResidueField(Field):
 
         Raises HeadroomAlarm if any value lies beyond ±value_bound: then something overflowed or was altered.
         """
-        digits = self.digits(residues)
-        used = int(digits[self.num_value_moduli :].ne(0).flatten(1).any(0).sum())
-        if used:
+        values, exceeded = self.lift_checked(residues)
+        if int(exceeded):
             raise HeadroomAlarm(
-                f"{used} of {digits[0].numel()} decoded values exceed "
+                f"{int(exceeded)} of {values.numel()} decoded values exceed "
                 f"{math.log2(self.value_bound):.0f} bits: overflow or a corrupt answer",
                 "if it persists, give the plan more bits (smaller weights, clipping) or look for a faulty client",
             )
-        return nearest_float64(digits.flatten(1), self._radix).view(digits.shape[1:])
+        return values
+
+    def lift_checked(self, residues: Tensor) -> tuple[Tensor, Tensor]:
+        """`lift` without the exception: the values, and how many of them lie beyond ±value_bound (a tensor)."""
+        digits = self.digits(residues)
+        flat = digits.reshape(len(self.primes), -1)
+        exceeded = flat[self.num_value_moduli :].ne(0).any(0).sum()
+        return nearest_float64(flat, self._radix).view(digits.shape[1:]), exceeded
+
+    def decode_lift(self, coefficients: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j coefficients[m,j]·answers[m,j], lifted: (M,R), (M,R,P) -> values (P,), how many are out of range."""
+        if fused_kernels(self.device):
+            return decode_lift(answers, coefficients, self.primes, self.num_value_moduli)
+        return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
 
     def lift_exact(self, residues: Tensor) -> list[int]:
         """The same integers as Python integers, flattened, without the headroom check: for vectors and tests."""
-        digits = self.digits(residues).flatten(1).to(torch.int64).T.tolist()
+        digits = self.digits(residues).reshape(len(self.primes), -1).to(torch.int64).T.tolist()
         radices = [math.prod(self.primes[:i]) for i in range(len(self.primes))]
         return [sum(d * r for d, r in zip(row, radices, strict=True)) for row in digits]
 
-    def uniform(self, keys: Tensor, rows: Tensor, count: int) -> Tensor:
+    def uniform(self, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype = torch.float64) -> Tensor:
         """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
         words = uniform_words(self.primes, keys, rows, count).to(torch.float64)
-        return canonical_(words, self._p)
+        return canonical_(words, self._p).to(dtype)
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
@@ -227,7 +263,7 @@ class ResidueField(Field):
     def pack(self, residues: Tensor) -> bytes:
         """Residues as little-endian integers in [0, p), `residue_bytes` each, channel-major."""
         p = self._p.view(-1, *[1] * (residues.dim() - 1))
-        words = torch.where(residues < 0, residues + p, residues).to(torch.int32).contiguous()
+        words = torch.where(residues < 0, residues + p, residues).to("cpu", torch.int32).contiguous()
         return words.view(torch.uint8).view(-1, 4)[:, : self.residue_bytes].numpy().tobytes()
 
     def unpack(self, packed: bytes | memoryview, shape: Sequence[int]) -> Tensor:
@@ -239,7 +275,7 @@ class ResidueField(Field):
         octets = torch.frombuffer(bytearray(packed), dtype=torch.uint8) if expected else torch.empty(0)
         octets = octets.view(-1, self.residue_bytes).to(torch.float64)
         words = octets @ torch.tensor([256.0**i for i in range(self.residue_bytes)], dtype=torch.float64)
-        words = words.view(full)
+        words = words.view(full).to(self.device)
         p = self._p.view(-1, *[1] * len(shape))
         if bool((words >= p).any()):
             raise MessageError("a residue is not below its modulus")
@@ -254,10 +290,11 @@ class ResidueField(Field):
         return PublicMatrix(public.values.swapaxes(-1, -2), public.bound)
 
     def matmul_public(self, left: Tensor, right: PublicMatrix) -> Tensor:
-        values = right.values
-        if values.dim() == 3:
-            values = values.view(-1, *[1] * (left.dim() - 3), *values.shape[1:])
-        return matmul(left, values, self._p, self._inv_p, self._bound, right.bound)
+        if right.values.dim() == 2:
+            return matmul(left, right.values, self._p, self._inv_p, self._bound, right.bound)
+        rows = left.reshape(left.shape[0], -1, left.shape[-1])
+        product = matmul(rows, right.values, self._p, self._inv_p, self._bound, right.bound)
+        return product.view(*left.shape[:-1], -1)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
         return self._reduce_(left + right)
@@ -278,7 +315,7 @@ class ResidueField(Field):
         # Fermat: x^(p−2), one exponent bit of all channels at a time
         if bool((canonical_(elements.clone(), self._p) == 0).any()):
             raise FieldError("zero has no inverse")
-        exponents = torch.tensor([p - 2 for p in self.primes])
+        exponents = torch.tensor([p - 2 for p in self.primes], device=self.device)
         result, power = torch.ones_like(elements), elements
         for bit in range(self.primes[-1].bit_length()):
             chosen = ((exponents >> bit) & 1).bool().view(-1, *[1] * (elements.dim() - 1))
@@ -294,3 +331,10 @@ class ResidueField(Field):
 
     def take(self, elements: Tensor, index: Tensor) -> Tensor:
         return take(elements, index)
+
+
+@lru_cache(maxsize=1024)
+def _constant(field: ResidueField, integer: int) -> Tensor:
+    """(M,) symmetric residues of one integer of any size."""
+    residues = [(integer + p // 2) % p - p // 2 for p in field.moduli]
+    return torch.tensor(residues, dtype=torch.float64, device=field.device)

@@ -12,6 +12,7 @@ x = Σ_i d_i·P_i with |d_i| ≤ (p_i − 1)/2, for every |x| < p_0⋯p_{M−1}/
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -86,6 +87,12 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
     low = leading(2) * _LIMB + leading(3)
     sticky = (bottom < top - 3) & (low.remainder(2) == 0)
     low += sticky
-    scales = [2.0 ** (_LIMB_BITS * (limb - 3)) for limb in range(num_limbs)]
-    magnitude = (high * _LIMB**2 + low) * torch.tensor(scales, dtype=torch.float64, device=top.device)[top]
+    magnitude = (high * _LIMB**2 + low) * _scales(num_limbs, str(top.device))[top]
     return torch.where(negative, -magnitude, magnitude)
+
+
+@lru_cache(maxsize=64)
+def _scales(num_limbs: int, device: str) -> Tensor:
+    """2^(24(l−3)) for a leading limb l: exact powers of two."""
+    powers = [2.0 ** (_LIMB_BITS * (limb - 3)) for limb in range(num_limbs)]
+    return torch.tensor(powers, dtype=torch.float64, device=device)

@@ -44,7 +44,7 @@ def choose_moduli(needed_bits: float, *, more_than: int, limit: int = LARGEST_MO
     candidate = limit
     while num_value_moduli(chosen, needed_bits) is None:
         candidate -= 1
-        if candidate <= more_than:
+        if candidate <= max(2, more_than):
             raise FieldError(
                 f"the primes between {more_than} and {limit} hold {math.log2(math.prod(chosen)):.0f} bits; "
                 f"{needed_bits:.0f} bits and {HEADROOM_BITS} of headroom are needed",

@@ -74,44 +74,40 @@ class PublicStream:
     True
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: str = "cpu") -> None:
         self.seed = int(seed)
-        self._key = key_words(hashlib.sha256(b"dresfl public stream %d" % self.seed).digest())
+        self.device = device
+        self._key = key_words(hashlib.sha256(b"dresfl public stream %d" % self.seed).digest()).to(device)
 
     def words(self, domain: Domain, index: int, count: int) -> Tensor:
         """`count` uniform 32-bit words of stream (domain, index), as int64 in [0, 2^32)."""
-        blocks = -(-count // WORDS_PER_BLOCK)
-        counters = torch.arange(blocks, dtype=torch.int32)
-        nonce = _nonces(domain, torch.tensor([index]), 0)
-        out = chacha20_blocks(self._key.expand(blocks, 8), counters, nonce.expand(blocks, 3))
-        return (out.view(-1)[:count].to(torch.int64)) & 0xFFFFFFFF
+        return self.words_of(domain, torch.tensor([index], device=self.device), count)[0]
+
+    def words_of(self, domain: Domain, indices: Tensor, count: int) -> Tensor:
+        """`count` words of each of the streams (domain, index), indices (R,) -> (R,count)."""
+        return _words(self._key.expand(indices.shape[0], 8), indices, count, domain, 0)
 
     def uniform(self, domain: Domain, index: int, count: int) -> Tensor:
         """`count` float64 values (w + ½)/2^32, w uniform: never 0 or 1, mean exactly ½."""
         return (self.words(domain, index, count).to(torch.float64) + 0.5) * 2.0**-32
 
-    def integers64(self, domain: Domain, index: int, count: int) -> list[int]:
-        """`count` uniform integers in [0, 2^64)."""
-        words = self.words(domain, index, 2 * count).tolist()
-        return [high << 32 | low for high, low in zip(words[::2], words[1::2], strict=True)]
-
 
 def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
     """(R,3) int32 nonces for indices (R,) in [0, 2^32)."""
-    nonces = torch.zeros((indices.shape[0], 3), dtype=torch.int32)
+    nonces = torch.zeros((indices.shape[0], 3), dtype=torch.int32, device=indices.device)
     nonces[:, 0] = int(domain) * 256 + attempt
     nonces[:, 1] = torch.where(indices >= 2**31, indices - 2**32, indices).to(torch.int32)
     return nonces
 
 
-def _words(keys: Tensor, rows: Tensor, count: int, attempt: int) -> Tensor:
-    """Mask words (R,count) int64 of R rows, keys (R,8), rows (R,)."""
+def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int) -> Tensor:
+    """Words (R,count) of R streams as int64 in [0, 2^32): keys (R,8), rows (R,)."""
     blocks = -(-count // WORDS_PER_BLOCK)
     num_rows = rows.shape[0]
     out = chacha20_blocks(
         keys.repeat_interleave(blocks, 0),
-        torch.arange(blocks, dtype=torch.int32).repeat(num_rows),
-        _nonces(Domain.MASKS, rows, attempt).repeat_interleave(blocks, 0),
+        torch.arange(blocks, dtype=torch.int32, device=keys.device).repeat(num_rows),
+        _nonces(domain, rows, attempt).repeat_interleave(blocks, 0),
     )
     return out.view(num_rows, blocks * WORDS_PER_BLOCK)[:, :count].to(torch.int64) & 0xFFFFFFFF
 
@@ -124,9 +120,9 @@ def uniform_words(moduli: Sequence[int], keys: Tensor, rows: Tensor, count: int)
     keys (R,8): the secret of each row's owner. rows (R,): the row's number in its owner's data.
     """
     num_moduli, num_rows = len(moduli), rows.shape[0]
-    p = torch.tensor(moduli, dtype=torch.int64).view(1, -1, 1)
+    p = torch.tensor(moduli, dtype=torch.int64, device=keys.device).view(1, -1, 1)
     limit = (2**32 // p) * p
-    words = _words(keys, rows, num_moduli * count, 0).view(num_rows, num_moduli, count)
+    words = _words(keys, rows, num_moduli * count, Domain.MASKS, 0).view(num_rows, num_moduli, count)
     rejected = (words >= limit).nonzero()  # (J,3): row, channel, place
     attempt = 0
     while rejected.shape[0]:

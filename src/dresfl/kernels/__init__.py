@@ -1,6 +1,19 @@
 """Exact integer kernels on tensors: modular products and the ChaCha20 block function. No classes, no state."""
 
 from .chacha20 import chacha20_blocks, key_words
+from .gpu import decode_lift, embed_int8, fused_kernels, matmul_int8
 from .residues import SLACK, canonical_, exact_inner_length, matmul, reduce_
 
-__all__ = ["SLACK", "canonical_", "chacha20_blocks", "exact_inner_length", "key_words", "matmul", "reduce_"]
+__all__ = [
+    "SLACK",
+    "canonical_",
+    "chacha20_blocks",
+    "decode_lift",
+    "embed_int8",
+    "exact_inner_length",
+    "fused_kernels",
+    "key_words",
+    "matmul",
+    "matmul_int8",
+    "reduce_",
+]

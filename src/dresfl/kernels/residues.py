@@ -51,15 +51,11 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
     step = exact_inner_length(left_bound, right_bound)
     if step < 1:
         raise ValueError(f"factors up to {left_bound} and {right_bound} have no exact float64 product")
-    product = torch.matmul
     if inner <= step:
-        return reduce_(product(left, right), moduli, inverses)
-    total = None
+        return reduce_(torch.matmul(left, right), moduli, inverses)
+    total = torch.zeros((), dtype=left.dtype, device=left.device)
     for start in range(0, inner, step):
-        part = product(left[..., start : start + step], right[..., start : start + step, :])
-        part = reduce_(part, moduli, inverses)
-        total = part if total is None else total.add_(part)
-    if total is None:
-        raise ValueError("an empty inner dimension has no product here")
-    # up to 2^30 parts of |r| < 2^23 each stay below 2^53
+        part = torch.matmul(left[..., start : start + step], right[..., start : start + step, :])
+        total = total + reduce_(part, moduli, inverses)
+    # up to 2^29 parts of |r| ≤ 2^23 + SLACK each stay below 2^53
     return reduce_(total, moduli, inverses)

@@ -1,5 +1,6 @@
 """All clients in one process: the same protocol, with every client of a round in one product per layer."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, final
 
@@ -7,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dresfl.field import SecretSeed
-from dresfl.protocol import Answer, RoundRecord, Server, Session, check_rows, encode_rows
+from dresfl.protocol import Answer, BatchRows, RoundRecord, Server, Session, check_rows, encode_rows
 
+from .blocks import RoundBlocks
 from .dropout import Dropouts
 
 Engine = Literal["coded", "direct"]
@@ -40,10 +42,22 @@ class LocalFederation:
         self.dropouts = dropouts
         self.engine = engine
         rows = [check_rows(session, i, *client).to(torch.int32) for i, client in enumerate(data)]
-        self._starts = torch.tensor([0, *session.client_rows[:-1]]).cumsum(0)
-        self._rows = torch.cat(rows)  # (m,W)
-        self._hidden = [session.shard_rows(i) for i in range(session.num_clients)]
-        self._keys = torch.stack([SecretSeed.fresh().key() for _ in range(session.num_clients)])
+        self.rows = torch.cat(rows).to(session.device)  # (m,W)
+        starts = itertools.accumulate((0, *session.client_rows[:-1]))
+        hidden = [session.shard_rows(i) + start for i, start in enumerate(starts)]
+        self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
+        self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
+        self.keys = torch.stack([SecretSeed.fresh().key() for _ in range(session.num_clients)])
+        self._blocks = RoundBlocks(session, server, self) if torch.device(session.device).type == "cuda" else None
+
+    def run_rounds(self, limit: int) -> list[tuple[RoundRecord, int]]:
+        """Play up to `limit` rounds; return each one's record and how many clients answered.
+
+        One round at a time on a CPU; a block of them on a GPU.
+        """
+        if self._blocks is not None and self.engine == "coded":
+            return self._blocks.run(limit)
+        return [self.run_round()]
 
     def run_round(self) -> tuple[RoundRecord, int]:
         """Play one round; return its record and how many clients answered."""
@@ -54,12 +68,10 @@ class LocalFederation:
         record = self._coded(needed) if self.engine == "coded" else self._direct(needed)
         return record, len(answering)
 
-    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
-        """This round's dealers (B,), row numbers (B,) and the original rows hidden in them (B,K,W)."""
-        batch = self.session.batch_rows(self.server.round_number)
-        pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
-        hidden = torch.stack([self._hidden[dealer][row] + self._starts[dealer] for dealer, row in pairs])
-        return batch.dealers, batch.rows, self._rows[hidden]
+    def hidden_rows(self, batch: BatchRows) -> Tensor:
+        """Which rows the coded rows (...) of a batch hide: (...,K), as places in the rows of all clients."""
+        places = self._coded_starts[batch.dealers] + batch.rows
+        return self._hidden[places.to(self._hidden.device)]
 
     def _gradient(self, coded: Tensor) -> Tensor:
         session, size = self.session, self.session.network.input_size
@@ -68,18 +80,20 @@ class LocalFederation:
         return gradient
 
     def _direct(self, survivors: list[int]) -> RoundRecord:
-        _, _, shards = self._batch()
-        residues = self.session.field.embed(shards.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
+        batch = self.session.batch_rows(self.server.round_number)
+        rows = self.rows[self.hidden_rows(batch).flatten()]  # (B·K,W)
+        residues = self.session.field.embed(rows).unsqueeze(1)  # (M,1,B·K,W)
         return self.server.apply(self._gradient(residues)[:, 0], tuple(survivors))
 
     def _coded(self, survivors: list[int]) -> RoundRecord:
         session = self.session
-        dealers, rows, shards = self._batch()
-        per_client = len(session.field.moduli) * rows.shape[0] * session.row_width * 8
+        batch = session.batch_rows(self.server.round_number)
+        shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
+        per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
         group = max(1, _GROUP_BYTES // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            coded = encode_rows(session, self._keys[dealers], rows, shards, clients)  # (M,n,B,W)
+            coded = encode_rows(session, self.keys[batch.dealers], batch.rows, shards, clients)  # (M,n,B,W)
             gradients = self._gradient(coded)  # (M,n,P)
             for place, client in enumerate(clients):
                 answer = Answer(self.server.round_number, client, gradients[:, place])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import torch
+
 from dresfl.errors import UsageError
 from dresfl.field import Domain, PublicStream
 
@@ -33,13 +35,18 @@ class Dropouts:
 
     def answering(self, round_number: int) -> list[int]:
         """The clients that answer in a round, in order of arrival."""
-        stream, count = PublicStream(self.seed), len(self.rates)
+        return self.answering_in(range(round_number, round_number + 1))[0]
+
+    def answering_in(self, rounds: range) -> list[list[int]]:
+        """`answering` for several rounds at once."""
         if self.trace:
-            return list(self.trace[round_number % len(self.trace)])
-        draws = stream.uniform(Domain.DROPOUTS, round_number, count).tolist()
-        arrivals = stream.words(Domain.ARRIVALS, round_number, count).tolist()
-        alive = [j for j, (draw, rate) in enumerate(zip(draws, self.rates, strict=True)) if draw >= rate]
-        return sorted(alive, key=lambda j: (arrivals[j], j))
+            return [list(self.trace[number % len(self.trace)]) for number in rounds]
+        stream, numbers, count = PublicStream(self.seed), torch.tensor(rounds), len(self.rates)
+        draws = (stream.words_of(Domain.DROPOUTS, numbers, count).to(torch.float64) + 0.5) * 2.0**-32
+        alive = draws >= torch.tensor(self.rates, dtype=torch.float64)
+        arrivals = stream.words_of(Domain.ARRIVALS, numbers, count)
+        order = torch.where(alive, arrivals, 2**32).argsort(dim=1, stable=True)  # the absent come last
+        return [row[:living] for row, living in zip(order.tolist(), alive.sum(1).tolist(), strict=True)]
 
 
 def no_dropouts(num_clients: int, seed: int) -> Dropouts:
@@ -69,6 +76,8 @@ def paper(num_clients: int, seed: int) -> Dropouts:
 def first_feasible_seed(num_clients: int, needed: int, start: int = 0) -> tuple[int, list[int]]:
     """The first seed from `start` whose paper draw leaves `needed` reliable clients, and those passed over."""
     passed: list[int] = []
+    if needed > num_clients:
+        raise UsageError(f"{num_clients} clients never leave {needed} reliable ones", "use more clients")
     for seed in range(start, start + 10_000):
         if paper(num_clients, seed).num_reliable >= needed:
             return seed, passed

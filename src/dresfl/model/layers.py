@@ -237,7 +237,7 @@ class SumPool(Reshaping):
     stride: int | None = None
 
     def _window(self, shape: Shape) -> "Window":
-        return _window(self, shape, self.kernel, self.stride or self.kernel, 0)
+        return _window(self, shape, self.kernel, self.kernel if self.stride is None else self.stride, 0)
 
     def out_shape(self, shape: Shape) -> Shape:
         return (*self._window(shape).out_shape, shape[2])
@@ -355,7 +355,9 @@ _cached_window = lru_cache(maxsize=64)(Window)  # the tables are built once
 
 
 def _window(layer: object, shape: Shape, kernel: int, stride: int, padding: int) -> Window:
-    _positive(layer, kernel=kernel, stride=stride, padding=padding + 1)
+    _positive(layer, kernel=kernel, stride=stride)
+    if padding < 0:
+        raise UsageError(f"padding of {type(layer).__name__.lower()} must not be negative")
     if len(shape) != 3:
         raise UsageError(
             f"{type(layer).__name__.lower()} needs (height, width, channels), not {shape}",

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 import torch
@@ -167,6 +167,11 @@ class Network:
         """The longest sum over products of two secret values: the weight gradient's, over rows and positions."""
         return max(batch_rows * p.layer.positions(p.place.in_shape) for p in self.parameters)
 
+    @property
+    def largest_matrix(self) -> int:
+        """Weights of the largest layer."""
+        return max(math.prod(p.fan) for p in self.parameters)
+
     # -- weights ---------------------------------------------------------------------------------------------
 
     def _per_parameter(self, value_of: dict[str, float]) -> Tensor:
@@ -185,6 +190,14 @@ class Network:
         """(P,) float64: 2^(2S − lw), what the server divides each decoded integer by."""
         return self._per_parameter({p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters})
 
+    def weight_scales_on(self, device: str) -> Tensor:
+        """`weight_scales` on a device."""
+        return _on_device(self.weight_scales, device)
+
+    def gradient_scales_on(self, device: str) -> Tensor:
+        """`gradient_scales` on a device."""
+        return _on_device(self.gradient_scales, device)
+
     def initial_weights(self, stream: PublicStream) -> Tensor:
         """(P,) int64: uniform with standard deviation init/sqrt(fan-in); biases zero. The server's."""
         weights = torch.zeros(self.num_parameters, dtype=torch.int64)
@@ -196,7 +209,7 @@ class Network:
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:
         """Real weights by name, from the integers: W = 2^−lw·W_int, exact in float64."""
-        reals = weights.to(torch.float64) / self.weight_scales
+        reals = weights.cpu().to(torch.float64) / self.weight_scales
         out: dict[str, Tensor] = {}
         for p in self.parameters:
             out[f"{p.name}.weight"] = reals[p.weight].view(p.fan).clone()
@@ -265,6 +278,12 @@ class Network:
         return field.concat(gradients[::-1], 2)
 
 
+@lru_cache(maxsize=32)
+def _on_device(constants: Tensor, device: str) -> Tensor:
+    """A network's constant on a device, sent there once."""
+    return constants.to(device)
+
+
 def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
     """Dense layers of the given sizes with a square between any two, the paper's network."""
     if len(sizes) < 2:
@@ -277,4 +296,4 @@ def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
 
 def weights_sha256(weights: Tensor) -> str:
     """The fingerprint by which runs are compared: SHA-256 of the integer weights, little-endian int64."""
-    return hashlib.sha256(weights.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()).hexdigest()
+    return hashlib.sha256(weights.cpu().to(torch.int64).contiguous().numpy().astype("<i8").tobytes()).hexdigest()

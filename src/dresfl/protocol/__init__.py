@@ -2,8 +2,8 @@
 
 from .client import Client, check_rows
 from .messages import Answer, Share, Task
-from .server import RoundRecord, Server
-from .session import BatchRows, Session, choose_field, encode_rows
+from .server import RoundRecord, Server, stepped
+from .session import BatchRows, Session, choose_field, encode_rows, expand_masks
 
 __all__ = [
     "Answer",
@@ -17,4 +17,6 @@ __all__ = [
     "check_rows",
     "choose_field",
     "encode_rows",
+    "expand_masks",
+    "stepped",
 ]

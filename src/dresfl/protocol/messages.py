@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ResidueField
+from dresfl.field import ByteField, ResidueField
 
 from .session import Session
 
@@ -91,7 +91,7 @@ class Task:
     KIND = 2
 
     def encode(self, session: Session) -> bytes:
-        if bool((self.weights.abs() >= 2**31).any()):
+        if bool(((self.weights <= -(2**31)) | (self.weights >= 2**31)).any()):
             raise MessageError("a weight does not fit 32 bits", "the training diverged: lower the learning rate")
         head = _HEADER.pack(VERSION, self.KIND, session.session_id)
         words = self.weights.to(torch.int32).contiguous().numpy().astype("<i4")
@@ -103,7 +103,10 @@ class Task:
         expected = 4 * session.network.num_parameters
         if len(rest) != expected:
             raise MessageError(f"{expected} bytes of weights expected, {len(rest)} came")
-        return cls(round_number, torch.frombuffer(bytearray(rest), dtype=torch.int32).to(torch.int64))
+        weights = torch.frombuffer(bytearray(rest), dtype=torch.int32).to(torch.int64)
+        if bool((weights == -(2**31)).any()):
+            raise MessageError("a weight of -2^31 is never sent")
+        return cls(round_number, weights)
 
 
 @final
@@ -128,6 +131,6 @@ class Answer:
         return cls(round_number, _client(session, client), residues)
 
     @classmethod
-    def size(cls, field: ResidueField, num_parameters: int) -> int:
+    def size(cls, field: ResidueField | ByteField, num_parameters: int) -> int:
         """The bytes of one answer."""
         return _HEADER.size + _ANSWER.size + len(field.moduli) * num_parameters * field.residue_bytes

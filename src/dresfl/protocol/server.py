@@ -1,19 +1,22 @@
 """The server as a state machine: send tasks, take the first R valid answers, decode, step. No clock, no I/O."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
-from dresfl.errors import CheckpointError, HeadroomAlarm, MessageError
+from dresfl.errors import CheckpointError, MessageError
 from dresfl.field import Domain
-from dresfl.optimizers import Optimizer, l2_norm
+from dresfl.optimizers import Optimizer, State, squared_norm
 from dresfl.quantize import stochastic_round
 
 from .messages import Answer, Task
 from .session import Session
+
+WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 
 
 @final
@@ -29,6 +32,12 @@ class RoundRecord:
     reason: str = ""
 
 
+def stepped(round_number: int, survivors: tuple[int, ...], peak: float, squared: float) -> RoundRecord:
+    """The record of a round that moved the weights."""
+    bits = math.log2(peak) if peak else 0.0
+    return RoundRecord(round_number, "stepped", survivors, peak_bits=bits, gradient_norm=math.sqrt(squared))
+
+
 @final
 class Server:
     """The coordinator. It sees the weights, the answers and the decoded gradients; never a row."""
@@ -38,8 +47,8 @@ class Server:
         self.optimizer = optimizer
         self.rounds = rounds
         self.round_number = 0
-        self.weights = session.network.initial_weights(session.stream)  # (P,) int64
-        self._state = optimizer.initial_state(session.network.num_parameters)
+        self.weights = session.network.initial_weights(session.stream).to(session.device)  # (P,) int64
+        self._state = optimizer.initial_state(session.network.num_parameters, session.device)
         self._answers: dict[int, Tensor] = {}
 
     @property
@@ -73,33 +82,61 @@ class Server:
         """Close a round that got fewer than R answers: no step, as in the paper."""
         got = tuple(sorted(self._answers))
         reason = f"{len(got)} of {self.session.recovery_threshold} answers"
-        return self._close(RoundRecord(self.round_number, "skipped", got, reason=reason))
+        return self.close(RoundRecord(self.round_number, "skipped", got, reason=reason))
 
     def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
         """Lift the summed gradient (M,P) and step: w ← w − Q(2^lw · update)."""
-        session, network = self.session, self.session.network
-        try:
-            integers = session.field.lift(total)  # (P,), correctly rounded
-        except HeadroomAlarm as alarm:
-            return self._close(RoundRecord(self.round_number, "refused", survivors, reason=str(alarm)))
-        peak = float(integers.abs().max())
-        gradient = integers / network.gradient_scales / (session.batch_size * session.num_shards)
+        integers, exceeded = self.session.field.lift_checked(total)  # (P,), correctly rounded
+        if int(exceeded):
+            bits = math.log2(self.session.field.value_bound)
+            reason = f"{int(exceeded)} of {integers.numel()} decoded values exceed {bits:.0f} bits"
+            return self.close(RoundRecord(self.round_number, "refused", survivors, reason=reason))
+        steps = self._state["steps"] + 1
         rate = self.optimizer.rate(self.round_number, self.rounds)
-        reals = self.weights.to(torch.float64) / network.weight_scales
-        update, self._state = self.optimizer.update(self._state, rate, gradient, reals)
-        noise = session.stream.uniform(Domain.ROUNDING, self.round_number, network.num_parameters)
-        self.weights = self.weights - stochastic_round(update * network.weight_scales, noise)
-        return self._close(
-            RoundRecord(
-                self.round_number,
-                "stepped",
-                survivors,
-                peak_bits=math.log2(peak) if peak else 0.0,
-                gradient_norm=l2_norm(gradient),
-            )
-        )
+        factors = self.optimizer.factors(rate, int(steps))
+        noise = self.session.device_stream.uniform(Domain.ROUNDING, self.round_number, integers.numel())
+        moved, moments, (peak, norm, reach) = self.step(self.weights, self._state, integers, factors, noise)
+        if not float(reach) < WEIGHT_LIMIT:
+            reason = f"a weight would leave ±2^31 ({float(reach):.3g}): the training diverged"
+            return self.close(RoundRecord(self.round_number, "refused", survivors, reason=reason))
+        self.weights, self._state = moved, {**moments, "steps": steps}
+        return self.close(stepped(self.round_number, survivors, float(peak), float(norm)))
 
-    def _close(self, record: RoundRecord) -> RoundRecord:
+    def step(
+        self, weights: Tensor, state: State, integers: Tensor, factors: Sequence[float] | Tensor, noise: Tensor
+    ) -> tuple[Tensor, State, tuple[Tensor, Tensor, Tensor]]:
+        """One step as a function: decoded integers (P,) -> weights, moments, and what to watch.
+
+        Watched: the largest decoded integer, the squared norm of the gradient, the largest weight.
+        Tensors in, tensors out, nothing looked at: the same code runs eagerly and inside a captured graph.
+        """
+        session, network = self.session, self.session.network
+        device = str(integers.device)
+        weight_scales, gradient_scales = network.weight_scales_on(device), network.gradient_scales_on(device)
+        gradient = integers / gradient_scales * (1.0 / (session.batch_size * session.num_shards))
+        before = weights.to(torch.float64)
+        update, moments = self.optimizer.direction(state, factors, gradient, before / weight_scales)
+        after = before - stochastic_round(update * weight_scales, noise)
+        watched = (integers.abs().max(), squared_norm(gradient), after.abs().max())
+        return after.to(torch.int64), moments, watched
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken: skipped and refused rounds do not count."""
+        return int(self._state["steps"])
+
+    @property
+    def moments(self) -> State:
+        """The optimiser's tensors (P,)."""
+        return {name: value for name, value in self._state.items() if name != "steps"}
+
+    def adopt(self, weights: Tensor, moments: State, steps: int) -> None:
+        """Take over the result of `steps` steps that a driver made with `step`, before it closes their rounds."""
+        self.weights = weights
+        self._state = {**moments, "steps": self._state["steps"] + steps}
+
+    def close(self, record: RoundRecord) -> RoundRecord:
+        """End the current round and begin the next."""
         self._answers = {}
         self.round_number += 1
         return record
@@ -109,18 +146,19 @@ class Server:
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed server needs, between rounds. Nothing in it is secret to the server."""
         moments = {f"optimizer.{name}": value for name, value in self._state.items()}
-        return {"round": torch.tensor([self.round_number]), "weights": self.weights, **moments}
+        whole = {"round": torch.tensor([self.round_number]), "weights": self.weights, **moments}
+        return {name: value.cpu() for name, value in whole.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from `state()`; the session and optimiser must be the same."""
-        expected = {name: value.shape for name, value in self.state().items()}
-        found = {name: value.shape for name, value in state.items()}
+        expected = {name: (value.shape, value.dtype) for name, value in self.state().items()}
+        found = {name: (value.shape, value.dtype) for name, value in state.items()}
         if expected != found:
             raise CheckpointError(
                 "the checkpoint does not fit this model and optimiser",
                 "resume with the run's own config.toml",
             )
         self.round_number = int(state["round"])
-        self.weights = state["weights"].clone()
-        self._state = {name: state[f"optimizer.{name}"].clone() for name in self._state}
+        self.weights = state["weights"].to(self.weights.device, copy=True)
+        self._state = {name: state[f"optimizer.{name}"].to(old.device, copy=True) for name, old in self._state.items()}
         self._answers = {}

@@ -10,7 +10,7 @@ Batches: B draws, the b-th uniform in the b-th of B equal strata of the m_1 + �
 row is equally likely, and client i supplies B·m_i/m rows on average and within two of that in every batch.
 """
 
-import bisect
+import contextlib
 import hashlib
 import itertools
 import json
@@ -23,9 +23,21 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import LagrangeCode, recovery_threshold
-from dresfl.errors import DataError, UsageError
-from dresfl.field import Domain, PublicStream, ResidueField, choose_moduli, modulus_limit, num_value_moduli
+from dresfl.errors import DataError, FieldError, UsageError
+from dresfl.field import (
+    ByteField,
+    Domain,
+    PublicStream,
+    ResidueField,
+    choose_moduli,
+    modulus_limit,
+    num_value_moduli,
+)
+from dresfl.kernels import fused_kernels
 from dresfl.model import Network
+
+# Weights in a layer from which on int8 products beat float64 ones; smaller ones are bound by launches, not products.
+_BYTES_FROM = 2**20
 
 
 @final
@@ -50,6 +62,7 @@ class Session:
     client_rows: tuple[int, ...]
     seed: int
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
+    device: str = "cpu"  # where this party computes: its own affair, and no part of the session's identity
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -57,8 +70,11 @@ class Session:
         empty = [i for i, rows in enumerate(self.client_rows) if rows < 1]
         if empty:
             raise DataError(f"client {empty[0]} has no rows", "leave it out, or use fewer clients or another partition")
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
+        for name in ("num_shards", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if sum(self.client_rows) >= 2**31 or self.batch_size * sum(self.client_rows) >= 2**62:
+            raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
@@ -71,9 +87,15 @@ class Session:
         return self.network.needed_bits(self.batch_size * self.num_shards)
 
     @cached_property
-    def field(self) -> ResidueField:
+    def field(self) -> ResidueField | ByteField:
         return choose_field(
-            self.network, self.num_clients, self.num_shards, self.max_colluders, self.batch_size, self.moduli
+            self.network,
+            self.num_clients,
+            self.num_shards,
+            self.max_colluders,
+            self.batch_size,
+            self.moduli,
+            self.device,
         )
 
     @property
@@ -95,6 +117,11 @@ class Session:
     def stream(self) -> PublicStream:
         """The common public randomness."""
         return PublicStream(self.seed)
+
+    @cached_property
+    def device_stream(self) -> PublicStream:
+        """The same, computed on this party's device."""
+        return PublicStream(self.seed, self.device)
 
     @cached_property
     def session_id(self) -> bytes:
@@ -135,19 +162,25 @@ class Session:
 
     def batch_rows(self, round_number: int) -> BatchRows:
         """I_t: the coded rows of a round, from the common seed."""
-        total = self._ends[-1]
-        draws = self.stream.integers64(Domain.BATCH, round_number, self.batch_size)
-        dealers: list[int] = []
-        rows: list[int] = []
-        for stratum, draw in enumerate(draws):
-            place = ((stratum << 64) + draw) * total // (self.batch_size << 64)
-            dealer = bisect.bisect_right(self._ends, place)
-            row = place - self._ends[dealer] + self.client_rows[dealer]
-            whole = self.client_rows[dealer] // self.num_shards
-            regular = row < whole * self.num_shards
-            dealers.append(dealer)
-            rows.append(row // self.num_shards if regular else row - whole * (self.num_shards - 1))
-        return BatchRows(torch.tensor(dealers), torch.tensor(rows))
+        batch = self.batches(torch.tensor([round_number]))
+        return BatchRows(batch.dealers[0], batch.rows[0])
+
+    def batches(self, rounds: Tensor) -> BatchRows:
+        """The coded rows of several rounds at once: dealers and rows (rounds,B).
+
+        The b-th draw r, 64 bits, stands for place ⌊(b + r/2^64)·m/B⌋ of the m rows end to end, computed exactly as
+        ⌊(b·m + ⌊r·m/2^64⌋)/B⌋ in 63 bits.
+        """
+        total, size, shards = self._ends[-1], self.batch_size, self.num_shards
+        words = self.stream.words_of(Domain.BATCH, rounds, 2 * size).view(-1, size, 2)
+        high, low = words[..., 0], words[..., 1]
+        scaled = (high * total + (low * total >> 32)) >> 32  # ⌊r·m/2^64⌋
+        places = (torch.arange(size) * total + scaled) // size
+        dealers = torch.searchsorted(torch.tensor(self._ends), places, right=True)
+        counts = torch.tensor(self.client_rows)[dealers]
+        rows = places - torch.tensor(self._ends)[dealers] + counts
+        whole = counts // shards
+        return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, rows - whole * (shards - 1)))
 
 
 def choose_field(
@@ -157,13 +190,20 @@ def choose_field(
     max_colluders: int,
     batch_size: int,
     moduli: tuple[int, ...] = (),
-) -> ResidueField:
-    """The field for a setting: room for all points, for the gradient's integers, and for the headroom."""
+    device: str = "cpu",
+) -> ResidueField | ByteField:
+    """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
+
+    Large layers on a GPU with int8 tensor cores take bytes, if the primes below 256 suffice; everything else float64.
+    """
     bits = network.needed_bits(batch_size * num_shards)
+    points = num_clients + num_shards + max_colluders
+    if not moduli and fused_kernels(device) and network.largest_matrix >= _BYTES_FROM:
+        with contextlib.suppress(FieldError):  # too many points or bits for them
+            moduli = choose_moduli(bits, more_than=points, limit=256)
     if not moduli:
         needed = recovery_threshold(network.gradient_degree, num_shards, max_colluders)
         longest = max(network.longest_product(batch_size), needed)
-        points = num_clients + num_shards + max_colluders
         moduli = choose_moduli(bits, more_than=points, limit=modulus_limit(longest))
     kept = num_value_moduli(moduli, bits)
     if kept is None:
@@ -171,7 +211,8 @@ def choose_field(
             f"the moduli hold too little: {bits:.0f} bits and headroom are needed",
             "leave the moduli out to have them chosen",
         )
-    return ResidueField(moduli, kept)
+    field = ResidueField(moduli, kept, device)
+    return ByteField(field) if fused_kernels(device) and moduli[-1] < 256 else field
 
 
 def encode_rows(
@@ -182,9 +223,14 @@ def encode_rows(
     keys (R,8): each row's dealer's secret; rows (R,): its number; shards (R,K,W) int: the K original rows in it.
     -> (M,N,R,W), or of `clients` only. Row by row, so a driver encodes just the rows it needs.
     """
-    field, num_masks, width = session.field, session.max_colluders, session.row_width
-    count = rows.shape[0]
-    masks = field.uniform(keys, rows, num_masks * width)  # (M,R,T·W)
-    masks = masks.reshape(len(field.moduli), count, num_masks, width).swapaxes(1, 2)  # (M,T,R,W)
+    field = session.field
+    masks = expand_masks(session, keys, rows)
     shares: Tensor = session.code.encode(field.embed(shards.swapaxes(0, 1)), masks, clients)
     return shares
+
+
+def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
+    """The masks of R coded rows from their dealers' secrets: keys (R,8), rows (R,) -> (M,T,R,W)."""
+    field, num_masks, width = session.field, session.max_colluders, session.row_width
+    flat = field.uniform(keys.to(field.device), rows.to(field.device), num_masks * width)  # (M,R,T·W)
+    return flat.reshape(len(field.moduli), rows.shape[0], num_masks, width).swapaxes(1, 2)

@@ -1,0 +1,45 @@
+"""Integers to int8 residues modulo many primes in one pass, on a GPU, in Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton  # type: ignore[import-not-found]
+    import triton.language as tl  # type: ignore[import-not-found]
+except ImportError:
+    triton = None
+
+_BLOCK = 1024
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    return function if triton is None else triton.jit(function)
+
+
+@_jit
+def _embed_kernel(integers: Any, residues: Any, moduli: Any, count: Any, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    x = tl.load(integers + place, mask=inside, other=0).to(tl.int32)
+    for channel in range(CHANNELS):
+        p = tl.load(moduli + channel)
+        half = (p - 1) // 2
+        r = x % p  # of the sign of x, |r| < p
+        r = tl.where(r > half, r - p, r)
+        r = tl.where(r < -half, r + p, r)
+        tl.store(residues + channel * count + place, r.to(tl.int8), mask=inside)
+
+
+def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:
+    """integers (...), |x| < 2^31, and moduli (M,) int32 on one GPU -> symmetric residues (M,...) int8."""
+    flat = integers.to(moduli.device).contiguous().view(-1)
+    out = torch.empty((len(moduli), flat.numel()), dtype=torch.int8, device=moduli.device)
+    if flat.numel():
+        grid = (triton.cdiv(flat.numel(), _BLOCK),)
+        _embed_kernel[grid](flat, out, moduli, flat.numel(), CHANNELS=len(moduli), BLOCK=_BLOCK)
+    return out.view(len(moduli), *integers.shape)

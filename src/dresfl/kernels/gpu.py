@@ -1,0 +1,48 @@
+"""Which fused GPU kernel serves a call, if any. Triton is imported here and below, on the first call that needs it.
+
+Every function has a twin in plain torch operations elsewhere; results are the same bits.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=8)
+def fused_kernels(device: str) -> bool:
+    """Whether this device runs the Triton kernels: an NVIDIA GPU, with Triton installed."""
+    return torch.device(device).type == "cuda" and torch.version.hip is None and find_spec("triton") is not None
+
+
+def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
+    """left @ right modulo primes below 256, residues int8 in and out; see int8_triton."""
+    if fused_kernels(str(left.device)):
+        from .int8_triton import matmul_int8 as fused
+
+        return fused(left, right, moduli)
+    total = left.to(torch.int64) @ right.to(torch.int64)
+    p = moduli.to(torch.int64).view(-1, *[1] * (total.dim() - 1))
+    return ((total + p // 2) % p - p // 2).to(torch.int8)
+
+
+def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:
+    """Integers (...) below 2^31 in size -> symmetric residues (M,...) int8."""
+    if fused_kernels(str(moduli.device)):
+        from .embed_triton import embed_int8 as fused
+
+        return fused(integers, moduli)
+    p = moduli.to(torch.int64).view(-1, *[1] * integers.dim())
+    return ((integers.to(torch.int64) + p // 2) % p - p // 2).to(torch.int8)
+
+
+def decode_lift(
+    answers: Tensor, coefficients: Tensor, moduli: Sequence[int], num_value_moduli: int
+) -> tuple[Tensor, Tensor]:
+    """Decode, lift and check R answers (M,R,P) in one pass; see lift_triton. For devices with fused kernels only."""
+    from .lift_triton import decode_lift as fused
+    from .lift_triton import lift_tables
+
+    return fused(answers, coefficients, lift_tables(tuple(moduli), num_value_moduli))

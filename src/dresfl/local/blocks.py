@@ -1,0 +1,182 @@
+"""Rounds in blocks on a GPU: what does not depend on the weights is prepared for a block, the rest is one CUDA graph.
+
+Per block, on the device: the rows of every round's batch, the dealers' masks, the survivors and their decoding
+coefficients, the rounding noise, the optimiser's factors. Per round, replayed without the host looking on: gather,
+encode, forward, backward, decode, lift, step.
+
+A graph cannot branch, so it takes two things for granted: no headroom alarm, and weights below a fixed bound. Both are
+counted on the device. If a block broke either, its results are thrown away and its rounds run one by one, where an
+alarm refuses its round as it should.
+"""
+
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from dresfl.field import Domain
+from dresfl.optimizers import State
+from dresfl.protocol import BatchRows, RoundRecord, Server, Session, expand_masks, stepped
+
+from .dropout import Dropouts
+
+_MOST_ROUNDS = 64
+_BLOCK_BYTES = 2**31  # of prepared inputs
+_GRAPH_BYTES = 2**33  # of answers: beyond, launches cost nothing beside the work, and a graph would hold the memory
+_WEIGHT_BOUND = 2**20
+
+
+class Federation(Protocol):
+    """What a block needs of the federation it serves."""
+
+    dropouts: Dropouts
+    rows: Tensor  # (m,W) on the device
+    keys: Tensor  # (N,8)
+
+    def hidden_rows(self, batch: BatchRows) -> Tensor:
+        """Rows hidden in a batch: (...,K)."""
+        ...
+
+    def run_round(self) -> tuple[RoundRecord, int]:
+        """One round, step by step."""
+        ...
+
+
+@final
+class RoundBlocks:
+    """Plays a block of rounds at a time on the session's GPU, bit for bit as the federation would one by one."""
+
+    def __init__(self, session: Session, server: Server, federation: Federation) -> None:
+        field = session.field.with_public_bound(_WEIGHT_BOUND)
+        self._session, self._server, self._federation = session, server, federation
+        self._field = field
+        self._encoding = session.code.encoding_matrix
+        self._graph: torch.cuda.CUDAGraph | None = None
+        device, moduli, needed = session.device, len(field.moduli), session.recovery_threshold
+        size, batch, masks = session.network.num_parameters, session.batch_size, session.max_colluders
+        residue = torch.finfo(field.dtype).bits // 8 if field.dtype.is_floating_point else 1
+        self._graphs = moduli * needed * size * residue <= _GRAPH_BYTES
+        per_round = moduli * masks * batch * session.row_width * residue + size * 8
+        rounds = self._rounds = max(1, min(_MOST_ROUNDS, _BLOCK_BYTES // per_round))
+
+        def buffer(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        # inputs of the graph, one slot per round
+        self._hidden = buffer(rounds, batch * session.num_shards, dtype=torch.int64)
+        self._masks = buffer(rounds, moduli, masks, batch, session.row_width, dtype=field.dtype)
+        self._survivors = buffer(rounds, needed, dtype=torch.int64)
+        self._decoders = buffer(rounds, moduli, needed, dtype=field.dtype)
+        self._noise = buffer(rounds, size)
+        self._factors = buffer(rounds, 3)
+        # state and outputs
+        self._slot = buffer(1, dtype=torch.int64)
+        self._weights = server.weights.clone()
+        self._moments: State = {}
+        self._peaks, self._norms, self._broken = buffer(rounds), buffer(rounds), buffer(1)
+
+    def run(self, limit: int) -> list[tuple[RoundRecord, int]]:
+        """Up to `limit` rounds; each one's record, and how many clients answered."""
+        server, needed = self._server, self._session.recovery_threshold
+        first = server.round_number
+        count = min(limit, self._rounds, server.rounds - first)
+        answering = self._federation.dropouts.answering_in(range(first, first + count))
+        live = [first + i for i, answers in enumerate(answering) if len(answers) >= needed]
+        survivors = {first + i: tuple(sorted(answers[:needed])) for i, answers in enumerate(answering)}
+        if live:
+            self._prepare(live, [survivors[number] for number in live])
+            self._replay(len(live))
+            if bool(self._broken.item()):
+                return [self._federation.run_round() for _ in range(count)]
+            server.adopt(self._weights.clone(), {name: m.clone() for name, m in self._moments.items()}, len(live))
+        peaks, norms = iter(self._peaks.tolist()), iter(self._norms.tolist())
+        records: list[tuple[RoundRecord, int]] = []
+        for i, answers in enumerate(answering):
+            number = first + i
+            if len(answers) < needed:
+                record = server.skip()
+            else:
+                record = server.close(stepped(number, survivors[number], next(peaks), next(norms)))
+            records.append((record, len(answers)))
+        return records
+
+    def _prepare(self, rounds: list[int], survivors: list[tuple[int, ...]]) -> None:
+        """Fill the slots of the graph's inputs for these rounds."""
+        session, server, count = self._session, self._server, len(rounds)
+        numbers = torch.tensor(rounds)
+        batches = session.batches(numbers)
+        self._hidden[:count] = self._federation.hidden_rows(batches).flatten(1)
+        keys = self._federation.keys[batches.dealers.flatten()]
+        masks = expand_masks(session, keys, batches.rows.flatten())  # (M,T,rounds·B,W)
+        masks = masks.view(*masks.shape[:2], count, session.batch_size, -1)
+        self._masks[:count] = masks.permute(2, 0, 1, 3, 4)  # (rounds,M,T,B,W)
+        sets = torch.tensor(survivors)
+        self._survivors[:count] = sets.to(session.device)
+        self._decoders[:count] = session.code.sum_decoders(sets).swapaxes(0, 1)
+        words = session.device_stream.words_of(Domain.ROUNDING, numbers.to(session.device), self._noise.shape[1])
+        self._noise[:count] = (words.to(torch.float64) + 0.5) * 2.0**-32
+        steps = server.steps
+        factors = [
+            server.optimizer.factors(server.optimizer.rate(number, server.rounds), steps + 1 + i)
+            for i, number in enumerate(rounds)
+        ]
+        self._factors[:count] = torch.tensor(factors, dtype=torch.float64).to(session.device)
+
+    def _replay(self, count: int) -> None:
+        if not self._moments:
+            self._moments = {name: moment.clone() for name, moment in self._server.moments.items()}
+        graph = self._graph or (self._capture() if self._graphs and self._weights.is_cuda else None)
+        self._load()
+        for _ in range(count):
+            if graph is not None:
+                graph.replay()
+            else:
+                self._round()  # the same operations one by one, for devices without graphs
+
+    def _load(self) -> None:
+        """Set the graph's state to the server's."""
+        self._slot.zero_()
+        self._broken.zero_()
+        self._weights.copy_(self._server.weights)
+        for name, moment in self._server.moments.items():
+            self._moments[name].copy_(moment)
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries set themselves up on a first call, which capture would forbid
+                self._load()
+                self._round()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._round()
+        return self._graph
+
+    def _round(self) -> None:
+        """The round in slot `_slot`, on the device alone."""
+        session, field, size = self._session, self._field, self._session.network.input_size
+        moduli = len(field.moduli)
+
+        def now(slots: Tensor) -> Tensor:
+            return slots.index_select(0, self._slot)[0]
+
+        rows = self._federation.rows.index_select(0, now(self._hidden))  # (B·K,W)
+        shards = rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1)  # (K,B,W)
+        hidden = torch.cat((field.embed(shards), now(self._masks)), 1)  # (M,K+T,B,W)
+        matrix = self._encoding.index_select(1, now(self._survivors))  # (M,R,K+T)
+        coded = field.matmul(matrix, hidden.flatten(2))  # (M,R,B·W)
+        coded = coded.view(moduli, -1, session.batch_size, session.row_width)
+        answers = session.network.gradient(field, self._weights, coded[..., :size], coded[..., size:])  # (M,R,P)
+        integers, exceeded = field.decode_lift(now(self._decoders), answers)  # (P,)
+        weights, moments, (peak, norm, reach) = self._server.step(
+            self._weights, self._moments, integers, now(self._factors), now(self._noise)
+        )
+        self._broken += exceeded + ~(reach < _WEIGHT_BOUND)
+        self._weights.copy_(weights)
+        for name, moment in moments.items():
+            self._moments[name].copy_(moment)
+        self._peaks.index_copy_(0, self._slot, peak.view(1))
+        self._norms.index_copy_(0, self._slot, norm.view(1))
+        self._slot += 1

@@ -1,0 +1,320 @@
+"""Client and Server as state machines: thresholds, late answers, alarms, refusals, state."""
+
+import copy
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dresfl.errors import CheckpointError, DataError, MessageError
+from dresfl.field import Domain, SecretSeed, choose_moduli
+from dresfl.model import mlp, weights_sha256
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Answer, Client, Server, Session, Share, Task
+from dresfl.quantize import stochastic_round
+from reference import integer_gradient
+
+NETWORK = mlp((3, 3, 2), input_bits=3, weight_bits=6)  # degree 4, so R = 5
+ADAM = Optimizer("adam", learning_rate=0.01)
+
+
+def rows_of(session):
+    """Each client's integer inputs and one-hot targets."""
+    data = []
+    for index, rows in enumerate(session.client_rows):
+        generator = torch.Generator().manual_seed(index)
+        inputs = torch.randint(0, 9, (rows, 3), generator=generator, dtype=torch.int32)
+        data.append((inputs, F.one_hot(torch.randint(2, (rows,), generator=generator), 2).to(torch.int32)))
+    return data
+
+
+def deal(session):
+    """Clients that hold each other's shares."""
+    clients = [Client(session, i, SecretSeed.fresh(), *data) for i, data in enumerate(rows_of(session))]
+    for dealer in clients:
+        for receiver in clients:
+            receiver.receive(dealer.deal(receiver.index))
+    return clients
+
+
+def make(num_clients=7, **changes):
+    """A session, its dealt clients, and a server."""
+    session = Session(NETWORK, num_clients, 1, 1, 4, tuple(range(3, 3 + num_clients)), seed=5, **changes)
+    return session, deal(session), Server(session, ADAM, rounds=20)
+
+
+def snapshot(server):
+    return copy.deepcopy(server.state())
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def play(server, clients):
+    """Let clients answer until the round closes."""
+    for client in clients:
+        record = server.receive(client.answer(server.task()))
+        if record is not None:
+            return record
+    return None
+
+
+def test_the_server_steps_exactly_at_the_rth_answer():
+    session, clients, server = make()
+    assert session.recovery_threshold == 5
+    before = server.weights.clone()
+    for client in clients[6:2:-1]:
+        assert server.receive(client.answer(server.task())) is None
+        assert torch.equal(server.weights, before)
+        assert server.round_number == 0
+    record = server.receive(clients[0].answer(server.task()))
+    assert (record.round_number, record.outcome, record.survivors) == (0, "stepped", (0, 3, 4, 5, 6))
+    assert server.round_number == 1
+    assert not torch.equal(server.weights, before)
+    assert record.gradient_norm > 0
+    assert 0 < record.peak_bits <= session.needed_bits
+
+
+def test_any_survivors_give_the_same_step():
+    session, clients, _ = make()
+    weights = set()
+    for seed in range(6):
+        fresh = Server(session, ADAM, rounds=20)
+        play(fresh, random.Random(seed).sample(clients, 5))
+        weights.add(weights_sha256(fresh.weights))
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_step_is_the_mean_gradient_through_the_optimiser_rounded_with_the_rounds_noise(num_shards):
+    """Two rounds by hand: integers from the reference, w ← w − Q(2^lw · update), Q's noise of that round."""
+    clients = 4 * num_shards + 1
+    session = Session(NETWORK, clients, num_shards, 1, 4, (3,) * clients, seed=5)
+    data = rows_of(session)
+    dealt, server = deal(session), Server(session, ADAM, rounds=20)
+    weights, state = server.weights.clone(), ADAM.initial_state(NETWORK.num_parameters)
+    for round_number in range(2):
+        batch = session.batch_rows(round_number)
+        pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
+        chosen = [(d, row) for d, r in pairs for row in session.shard_rows(d)[r].tolist()]
+        inputs, targets = ([data[d][part][row].tolist() for d, row in chosen] for part in (0, 1))
+        integers = integer_gradient.gradient(NETWORK.layers, (3,), 3, 6, weights.tolist(), inputs, targets)
+        scale = 2 ** (2 * NETWORK.out_scale - 6)
+        gradient = torch.tensor([g / scale / (4 * num_shards) for g in integers], dtype=torch.float64)
+        update, state = ADAM.update(state, ADAM.rate(round_number, 20), gradient, weights / 2.0**6)
+        noise = session.stream.uniform(Domain.ROUNDING, round_number, NETWORK.num_parameters)
+        weights = weights - stochastic_round(update * 2.0**6, noise)
+        record = play(server, dealt)
+        assert torch.equal(server.weights, weights)
+        assert record.peak_bits == math.log2(max(map(abs, integers)))
+        assert record.gradient_norm == pytest.approx(float(gradient.norm()), rel=1e-12)
+
+
+def test_answers_to_another_round_are_dropped():
+    _, clients, server = make()
+    tasks = server.task(), Task(3, server.weights)
+    late, early = clients[6].answer(tasks[0]), clients[6].answer(tasks[1])
+    assert play(server, clients).outcome == "stepped"
+    before = snapshot(server)
+    assert server.receive(late) is None
+    assert server.receive(early) is None
+    assert same(snapshot(server), before)
+    # they count for nothing: four answers of this round still leave it open
+    assert play(server, clients[:4]) is None
+    assert server.round_number == 1
+
+
+def test_a_second_answer_of_a_client_is_refused_and_not_counted():
+    _, clients, server = make()
+    assert play(server, clients[:4]) is None
+    with pytest.raises(MessageError, match="client 2 answered round 0 twice"):
+        server.receive(clients[2].answer(server.task()))
+    assert server.round_number == 0
+    assert play(server, clients[4:]).survivors == (0, 1, 2, 3, 4)
+
+
+def test_an_answer_of_another_shape_is_refused():
+    _, clients, server = make()
+    residues = clients[0].answer(server.task()).residues
+    for wrong in (residues[:-1], residues[:, :-1], residues.unsqueeze(0)):
+        with pytest.raises(MessageError, match="shape"):
+            server.receive(Answer(0, 0, wrong))
+    assert play(server, clients).survivors == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("answers", [0, 4])
+def test_skipping_leaves_weights_and_optimiser(answers):
+    _, clients, server = make()
+    play(server, clients)
+    before = snapshot(server)
+    play(server, clients[:answers])
+    record = server.skip()
+    assert (record.round_number, record.outcome, record.survivors) == (1, "skipped", tuple(range(answers)))
+    assert record.reason == f"{answers} of 5 answers"
+    after = snapshot(server)
+    assert int(after.pop("round")) == 2 == int(before.pop("round")) + 1
+    assert same(before, after)
+    assert play(server, clients).survivors == (0, 1, 2, 3, 4)  # nothing of the skipped round is left
+
+
+def test_rounds_are_counted_until_done():
+    session, clients, _ = make()
+    server = Server(session, ADAM, rounds=2)
+    assert not server.done
+    server.skip()
+    assert not server.done
+    play(server, clients)
+    assert server.done
+
+
+# -- the alarm -------------------------------------------------------------------------------------------------
+
+
+def test_one_altered_residue_anywhere_rings_the_alarm():
+    """Any channel, any client, any size of change: refused, state untouched, and the next round goes on."""
+    session, clients, server = make()
+    play(server, clients)
+    rng = random.Random(8)
+    for channel, p in enumerate(session.field.moduli):
+        for change in (1, -1, p // 2, rng.randrange(1, p)):
+            before = snapshot(server)
+            answers = [client.answer(server.task()) for client in clients[:5]]
+            victim = rng.choice(answers)
+            victim.residues[channel, rng.randrange(NETWORK.num_parameters)] += change
+            victim.residues[channel] = session.field.embed(victim.residues[channel].to(torch.int64))[channel]
+            record = [server.receive(answer) for answer in answers][-1]
+            assert record.outcome == "refused"
+            assert "1 of 20 decoded values" in record.reason
+            after = snapshot(server)
+            assert int(after.pop("round")) == int(before.pop("round")) + 1
+            assert same(before, after)
+    assert play(server, clients).outcome == "stepped"
+
+
+def test_weights_too_large_for_the_modulus_ring_the_alarm():
+    _, clients, server = make()
+    server.weights = server.weights * 2**15
+    before = server.weights.clone()
+    assert play(server, clients).outcome == "refused"
+    assert torch.equal(server.weights, before)
+
+
+def test_a_tight_modulus_refuses_what_a_wide_one_holds():
+    moduli = choose_moduli(make()[0].needed_bits + 100, more_than=9)
+    outcomes = {}
+    for name, changes in (("chosen", {}), ("wide", {"moduli": moduli})):
+        _, clients, server = make(**changes)
+        server.weights = server.weights * 2**9
+        outcomes[name] = play(server, clients).outcome
+    assert outcomes["chosen"] == "refused"
+    # the wide field holds the integers, but its values are still held to the needed bits or more
+    assert make(moduli=moduli)[0].field.value_bound > make()[0].field.value_bound
+    assert outcomes["wide"] == "stepped"
+
+
+# -- clients ---------------------------------------------------------------------------------------------------
+
+
+def bare_client(session, index=0):
+    rows = session.client_rows[index]
+    return Client(session, index, SecretSeed.fresh(), torch.zeros(rows, 3), torch.zeros(rows, 2))
+
+
+def test_a_client_without_all_shares_does_not_answer():
+    session, clients, server = make()
+    client = bare_client(session)
+    assert not client.ready
+    for dealer in clients[:-1]:
+        client.receive(dealer.deal(0))
+    client.receive(clients[-1].deal(0, 0, 2))
+    client.receive(clients[-1].deal(0, 3))  # row 2 is still missing
+    assert not client.ready
+    with pytest.raises(MessageError, match="lacks shares"):
+        client.answer(server.task())
+    client.receive(clients[-1].deal(0, 2, 1))
+    assert client.ready
+    assert torch.equal(client.answer(server.task()).residues, clients[0].answer(server.task()).residues)
+
+
+def test_a_share_for_another_client_is_refused():
+    session, clients, _ = make()
+    client = bare_client(session)
+    with pytest.raises(MessageError, match="a share for client 1 came to client 0"):
+        client.receive(clients[2].deal(1))
+    assert "missing=42 rows" in repr(client)
+
+
+def test_parts_of_a_share_are_the_share():
+    session, clients, _ = make()
+    whole = clients[6].deal(2)
+    assert (whole.dealer, whole.receiver, whole.first_row) == (6, 2, 0)
+    parts = [clients[6].deal(2, first, 2).residues for first in (0, 2, 4, 6, 8)]
+    assert torch.equal(torch.cat(parts, 1), whole.residues)
+    assert torch.equal(clients[6].deal(2, 7).residues, whole.residues[:, 7:])
+    decoded = Share.decode(clients[6].deal(2, 8, 5).encode(session), session)
+    assert (decoded.first_row, decoded.residues.shape[1]) == (8, 1)
+
+
+def test_rows_that_do_not_fit_the_session_are_refused():
+    session, _, _ = make()
+    for inputs, targets in (((3, 4), (3, 2)), ((4, 3), (4, 2)), ((3, 3), (3, 3)), ((9,), (3, 2))):
+        with pytest.raises(DataError, match="client 0: inputs") as caught:
+            Client(session, 0, SecretSeed.fresh(), torch.zeros(inputs), torch.zeros(targets))
+        assert caught.value.hint
+
+
+def test_a_client_prints_neither_rows_nor_secret():
+    _, clients, _ = make()
+    assert repr(clients[1]) == "Client(1, missing=0 rows)"
+
+
+# -- state -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sgd", "momentum", "adam"])
+def test_a_restored_server_goes_on_alike(method):
+    session, clients, _ = make()
+    optimizer = Optimizer(method, learning_rate=0.01, schedule="cosine")
+    unbroken = Server(session, optimizer, rounds=8)
+    for _ in range(4):
+        play(unbroken, clients)
+    state = snapshot(unbroken)
+    restored = Server(session, optimizer, rounds=8)
+    play(restored, clients[:3])  # answers from before are forgotten
+    restored.restore(state)
+    assert same(restored.state(), state)
+    for server in (unbroken, restored):
+        while not server.done:
+            assert play(server, clients).outcome == "stepped"
+    assert same(unbroken.state(), restored.state())
+    assert not same(unbroken.state(), state)  # and the restored state was copied, not shared
+
+
+def foreign_states():
+    _, _, server = make()
+    state = server.state()
+    wider = Server(replace(server.session, network=mlp((3, 4, 2), input_bits=3, weight_bits=6)), ADAM, 20)
+    return {
+        "another optimiser": Server(server.session, Optimizer("momentum"), 20).state(),
+        "another network": wider.state(),
+        "nothing": {},
+        "one missing": {name: value for name, value in state.items() if name != "weights"},
+        "one more": {**state, "more": torch.zeros(1)},
+        "weights of another type": {**state, "weights": state["weights"].double()},
+        "a round of another shape": {**state, "round": torch.zeros(2, dtype=torch.int64)},
+    }
+
+
+@pytest.mark.parametrize("name", list(foreign_states()))
+def test_a_foreign_state_is_refused(name):
+    _, clients, server = make()
+    play(server, clients)
+    before = snapshot(server)
+    with pytest.raises(CheckpointError) as caught:
+        server.restore(foreign_states()[name])
+    assert caught.value.hint
+    assert same(server.state(), before)

@@ -1,0 +1,134 @@
+"""Reals become integers by the stated formula, or are refused."""
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dresfl.errors import DataError, UsageError
+from dresfl.field import Domain, PublicStream
+from dresfl.quantize import Quantizer, stochastic_round, weight_integers, weight_reals
+
+
+@given(
+    bits=st.integers(0, 16),
+    shift=st.integers(-64, 64).map(lambda s: s / 64),
+    numerators=st.lists(st.integers(-(2**20), 2**20), min_size=1),
+)
+def test_integers_are_the_rounded_scaled_shifted_inputs(bits, shift, numerators):
+    inputs = [n / 2**18 for n in numerators]
+    got = Quantizer(bits, shift).integers(torch.tensor(inputs, dtype=torch.float64))
+    assert got.dtype == torch.int32
+    assert got.tolist() == [round((Fraction(x) + Fraction(shift)) * 2**bits) for x in inputs]
+
+
+def test_rounding_is_to_nearest_and_ties_to_even():
+    inputs = torch.tensor([0.49, 0.5, 0.51, 1.5, 2.5, -0.5, -0.51, -1.5, -2.5])
+    assert Quantizer(0).integers(inputs).tolist() == [0, 0, 1, 2, 2, 0, -1, -2, -2]
+
+
+def test_shift_moves_data_before_scaling():
+    assert Quantizer(input_bits=3, shift=2.0).integers(torch.tensor([-1.0, 0.0])).tolist() == [8, 16]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32, torch.float64])
+def test_inputs_of_any_type(dtype):
+    got = Quantizer(4, 1.0).integers(torch.tensor([[0, 255]], dtype=dtype))
+    assert got.tolist() == [[16, 4096]]
+
+
+@given(st.lists(st.integers(-(2**20) + 1, 2**20 - 1), min_size=1), st.integers(0, 16))
+def test_reals_and_integers_are_inverse(integers, bits):
+    quantizer = Quantizer(bits)
+    reals = quantizer.reals(torch.tensor(integers))
+    assert reals.dtype == torch.float64
+    assert reals.tolist() == [x / 2**bits for x in integers]
+    assert quantizer.integers(reals).tolist() == integers
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 4])
+def test_nan_and_infinity_are_refused(bad, place):
+    inputs = torch.zeros(5)
+    inputs[place] = bad
+    with pytest.raises(DataError, match="NaN or infinite"):
+        Quantizer(4).integers(inputs)
+
+
+@pytest.mark.parametrize("bits", [0, 4, 16])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_inputs_too_large_are_refused(bits, sign):
+    edge = sign * 2.0 ** (20 - bits)
+    inside = torch.tensor([0.0, edge * (1 - 2**-30)], dtype=torch.float64)
+    assert Quantizer(bits).integers(inside).tolist() == [0, sign * 2**20]
+    with pytest.raises(DataError, match="does not fit"):
+        Quantizer(bits).integers(torch.tensor([0.0, edge]))
+    with pytest.raises(DataError, match="does not fit"):
+        Quantizer(bits, shift=edge).integers(torch.tensor([0.0]))
+
+
+def test_no_inputs():
+    assert Quantizer(4).integers(torch.empty(0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("bits", [-1, 17])
+def test_input_bits_out_of_range_are_refused(bits):
+    with pytest.raises(UsageError, match="input_bits"):
+        Quantizer(bits)
+
+
+@given(st.lists(st.integers(-(2**40), 2**40), min_size=1), st.integers(1, 24))
+def test_weight_reals_and_integers_are_inverse(integers, bits):
+    reals = weight_reals(torch.tensor(integers), bits)
+    assert reals.dtype == torch.float64
+    assert reals.tolist() == [x / 2**bits for x in integers]
+    back = weight_integers(reals, bits)
+    assert back.dtype == torch.int64
+    assert back.tolist() == integers
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1), st.integers(1, 24))
+def test_weight_integers_round_to_nearest(weights, bits):
+    got = weight_integers(torch.tensor(weights, dtype=torch.float64), bits)
+    assert got.tolist() == [round(Fraction(w) * 2**bits) for w in weights]
+
+
+@given(st.lists(st.floats(-(2.0**40), 2.0**40), min_size=1, max_size=50), st.integers(0, 1000))
+def test_stochastic_round_is_floor_or_the_next(values, index):
+    noise = PublicStream(1).uniform(Domain.ROUNDING, index, len(values))
+    got = stochastic_round(torch.tensor(values, dtype=torch.float64), noise)
+    assert got.dtype == torch.float64
+    for value, u, integer in zip(values, noise.tolist(), got.tolist(), strict=True):
+        down = math.floor(value)
+        assert integer == down + (u < value - down)
+
+
+def test_stochastic_round_leaves_integers_alone():
+    rng = random.Random(1)
+    integers = [0, 1, -1, 2**52, -(2**52), *(rng.randint(-(2**45), 2**45) for _ in range(1000))]
+    values = torch.tensor(integers, dtype=torch.float64)
+    for noise in (torch.full_like(values, 2.0**-33), torch.full_like(values, 1 - 2.0**-33)):
+        assert stochastic_round(values, noise).tolist() == integers
+
+
+def test_stochastic_round_goes_up_only_below_the_fraction():
+    values = torch.tensor([0.25, 0.25, 0.25, -0.75, 3.0])
+    noise = torch.tensor([0.25, 0.25 - 2**-20, 0.25 + 2**-20, 0.25, 0.0])
+    assert stochastic_round(values, noise).tolist() == [0, 1, 0, -1, 3]
+
+
+@pytest.mark.parametrize("value", [0.5, 0.25, 0.9, 0.003, -0.25, -7.7, 1234.1, -1e6 + 0.37])
+def test_stochastic_round_is_unbiased_with_bernoulli_variance(value):
+    count = 200_000
+    noise = PublicStream(20).uniform(Domain.ROUNDING, abs(int(value * 1000)), count)
+    got = stochastic_round(torch.full((count,), value, dtype=torch.float64), noise).to(torch.float64)
+    f = value - math.floor(value)
+    variance = f * (1 - f)
+    assert abs(float((got - value).mean())) < 5 * math.sqrt(variance / count)
+    # of (X − z)², X − ⌊z⌋ ~ Bernoulli(f): mean f(1 − f), variance f(1 − f)(1 − 2f)²
+    spread = math.sqrt(variance * (1 - 2 * f) ** 2 / count)
+    assert abs(float(((got - value) ** 2).mean()) - variance) < 5 * spread + 1e-9

@@ -1,0 +1,197 @@
+"""What all parties agree on: sharding, batches, fields, the session's fingerprint."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dresfl.errors import DataError, FieldError, UsageError
+from dresfl.field import Domain, PublicStream, choose_moduli
+from dresfl.model import Dense, Network, Square, mlp
+from dresfl.protocol import Session
+
+NETWORK = Network((Dense(2),), (3,), 2, 4)
+
+
+def session_of(client_rows, num_shards=1, batch_size=4, seed=7, **more):
+    clients = 2 * num_shards + 1  # degree 2, one colluder
+    client_rows = tuple(client_rows) + (5,) * (clients - len(client_rows))
+    return Session(NETWORK, len(client_rows), num_shards, 1, batch_size, client_rows, seed, **more)
+
+
+sizes = st.tuples(st.lists(st.integers(1, 13), min_size=1, max_size=4), st.integers(1, 5))
+
+
+class Draws:
+    """A common stream whose draws are given: one place in each stratum."""
+
+    def __init__(self, fraction):
+        self.draw = int(fraction * 2**64)
+
+    def words_of(self, domain, indices, count):
+        high, low = divmod(self.draw, 2**32)
+        return torch.tensor([high, low] * (count // 2)).expand(len(indices), count)
+
+
+def selected(session, fraction):
+    """The coded rows when every stratum is hit at the same fraction of its length."""
+    session = replace(session)
+    session.__dict__["stream"] = Draws(fraction)
+    batch = session.batch_rows(0)
+    return list(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True))
+
+
+@given(sizes)
+def test_every_original_row_enters_with_expectation_k_per_sweep(drawn):
+    """With one stratum per original row, each draws exactly that row: the whole mapping, enumerated."""
+    client_rows, num_shards = drawn
+    session = session_of(client_rows, num_shards)
+    total = sum(session.client_rows)
+    chosen = selected(replace(session, batch_size=total), 0.5)
+    entered = Counter()
+    for dealer, row in chosen:
+        entered.update((dealer, original) for original in session.shard_rows(dealer)[row].tolist())
+    everything = [(i, row) for i, rows in enumerate(session.client_rows) for row in range(rows)]
+    # one draw of m picks any original row alike, so K entries over the m places is K/m per draw
+    assert entered == Counter(dict.fromkeys(everything, num_shards))
+
+
+@given(sizes)
+def test_shards_hold_every_row_once_and_leftovers_k_times(drawn):
+    client_rows, num_shards = drawn
+    session = session_of(client_rows, num_shards)
+    for client, rows in enumerate(session.client_rows):
+        hidden = session.shard_rows(client)
+        assert tuple(hidden.shape) == (session.coded_rows(client), num_shards)
+        whole = rows - rows % num_shards
+        expected = {row: 1 if row < whole else num_shards for row in range(rows)}
+        assert Counter(hidden.flatten().tolist()) == Counter(expected)
+        assert session.coded_rows(client) == rows // num_shards + rows % num_shards
+        # a leftover is not merely repeated within one coded row: the others take turns beside it
+        assert all(len(set(row)) == min(num_shards, rows - whole) for row in hidden[whole // num_shards :].tolist())
+
+
+@given(sizes, st.integers(1, 40), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
+def test_batches_are_valid_repeatable_and_even(drawn, batch_size, round_number, seed):
+    session = session_of(*drawn, batch_size=batch_size, seed=seed)
+    batch = session.batch_rows(round_number)
+    assert batch.dealers.shape == batch.rows.shape == (batch_size,)
+    again = replace(session).batch_rows(round_number)
+    assert torch.equal(batch.dealers, again.dealers)
+    assert torch.equal(batch.rows, again.rows)
+    for dealer, row in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True):
+        assert 0 <= row < session.coded_rows(dealer)
+    share = batch_size / sum(session.client_rows)
+    for client, rows in enumerate(session.client_rows):
+        assert abs(int((batch.dealers == client).sum()) - share * rows) < 2
+
+
+def test_the_ends_of_every_stratum_stay_inside():
+    session = session_of((3, 1, 4), batch_size=5)
+    for fraction in (0.0, 1 - 2**-53):
+        assert all(0 <= row < session.coded_rows(dealer) for dealer, row in selected(session, fraction))
+    assert selected(session, 0.0)[0] == (0, 0)
+    assert selected(session, 1 - 2**-53)[-1] == (2, session.coded_rows(2) - 1)
+
+
+def test_each_row_comes_as_often_as_any_other_over_many_rounds():
+    session = session_of((3, 7, 1, 4, 2), num_shards=2, batch_size=6)
+    rounds, total = 600, sum(session.client_rows)
+    entered = Counter()
+    for round_number in range(rounds):
+        batch = session.batch_rows(round_number)
+        for dealer, row in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True):
+            entered.update((dealer, original) for original in session.shard_rows(dealer)[row].tolist())
+    assert len(entered) == total
+    # stratified draws vary less than binomial ones: five of their standard deviations
+    expected = rounds * 6 * 2 / total
+    assert max(abs(count - expected) for count in entered.values()) < 5 * (2 * expected) ** 0.5
+
+
+def test_rounds_and_seeds_draw_different_rows():
+    session = session_of((100, 100, 100), batch_size=16)
+    draws = [session.batch_rows(0).rows, session.batch_rows(1).rows, replace(session, seed=8).batch_rows(0).rows]
+    assert len({tuple(rows.tolist()) for rows in draws}) == 3
+
+
+def test_batches_come_from_their_own_stream():
+    session = session_of((5,), batch_size=1)
+    high, low = PublicStream(7).words(Domain.BATCH, 3, 2).tolist()
+    place = (high << 32 | low) * 15 >> 64
+    batch = session.batch_rows(3)
+    assert (int(batch.dealers), int(batch.rows)) == divmod(place, 5)
+
+
+# -- the fingerprint -------------------------------------------------------------------------------------------
+
+
+def test_session_id_depends_on_every_parameter():
+    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), 10, 1, 2, 4, (5,) * 10, seed=7)
+    moduli = base.field.moduli
+    network = base.network
+    changed = [
+        base,
+        replace(base, num_clients=11, client_rows=(5,) * 11),
+        replace(base, num_shards=2, max_colluders=1),
+        replace(base, max_colluders=1),
+        replace(base, batch_size=5, moduli=moduli),
+        replace(base, client_rows=(6, 4, *(5,) * 8), moduli=moduli),
+        replace(base, client_rows=(4, 6, *(5,) * 8), moduli=moduli),
+        replace(base, seed=8),
+        replace(base, moduli=choose_moduli(base.needed_bits + 24, more_than=13)),
+        replace(base, network=replace(network, input_bits=3), moduli=moduli),
+        replace(base, network=replace(network, weight_bits=5), moduli=moduli),
+        replace(base, network=mlp((4, 2, 2), input_bits=4, weight_bits=6), moduli=moduli),
+        replace(base, network=mlp((3, 3, 2), input_bits=4, weight_bits=6), moduli=moduli),
+        replace(base, network=replace(network, layers=(Dense(2, init=0.3), Square(), Dense(2))), moduli=moduli),
+        replace(base, network=replace(network, layers=(Dense(2, weight_bits=5), Square(), Dense(2))), moduli=moduli),
+    ]
+    ids = [session.session_id for session in changed]
+    assert all(len(i) == 16 for i in ids)
+    assert len(set(ids)) == len(ids)
+
+
+def test_session_id_is_the_same_for_equal_parameters():
+    assert session_of((3,)).session_id == session_of((3,)).session_id
+    chosen = session_of((3,)).field.moduli
+    assert session_of((3,), moduli=chosen).session_id == session_of((3,)).session_id
+
+
+# -- checks ----------------------------------------------------------------------------------------------------
+
+
+def test_chosen_moduli_hold_the_needed_bits_above_all_points():
+    session = session_of((3, 4), num_shards=3)
+    assert session.field.value_bound >= 2**session.needed_bits
+    spare = session.field.moduli[session.field.num_value_moduli :]
+    assert session.field.modulus >= 2**20 * 2**session.needed_bits
+    assert len(spare) >= 1
+    assert min(session.field.moduli) > session.num_clients + session.num_shards + session.max_colluders
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"client_rows": (5, 0, 5)}, DataError, "client 1 has no rows"),
+        ({"client_rows": (5, 5)}, UsageError, "3 clients, but row counts of 2"),
+        ({"batch_size": 0}, UsageError, "batch_size must be at least 1"),
+        ({"seed": -1}, UsageError, "seed must lie in"),
+        ({"seed": 2**63}, UsageError, "seed must lie in"),
+        ({"num_shards": 0}, UsageError, "num_shards must be at least 1"),
+        ({"max_colluders": -1}, UsageError, "max_colluders must not be negative"),
+        ({"num_clients": 2, "client_rows": (5, 5)}, UsageError, "2 clients cannot decode"),
+        ({"moduli": (16777183,)}, UsageError, "the moduli hold too little"),
+        ({"moduli": (101, 103, 107)}, UsageError, "the moduli hold too little"),
+        ({"moduli": (3, 16777183, 16777199, 16777213)}, UsageError, "no room for 5 distinct points"),
+        ({"moduli": (16777213, 16777199, 16777183)}, FieldError, "ascending"),
+        ({"moduli": (16777183, 16777213, 16777213)}, FieldError, "distinct"),
+        ({"moduli": (16777183, 16777213, 16777215)}, FieldError, "not an odd prime"),
+    ],
+)
+def test_impossible_sessions_are_refused(changes, error, words):
+    base = session_of((5, 5, 5))
+    with pytest.raises(error, match=words):
+        replace(base, **changes)

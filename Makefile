@@ -34,7 +34,7 @@ slow: $(VENV)/.ready
 
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready
-	$(BIN)/python benchmarks/round.py
+	$(BIN)/dresfl bench --quick
 
 clean:
 	rm -rf $(VENV) runs build dist src/*.egg-info

@@ -130,6 +130,7 @@ def test_plan_of_a_convolution_from_a_file(dresfl: Run, tmp_path: Path):
         (["train", "digits", "--set", "rounds"], "key=value"),
         (["train", "digits", "--set", "rounds=0"], "rounds"),
         (["train", "digits", "--engine", "fast"], "fast"),
+        (["train", "digits", "--device", "tpu"], "tpu"),
         (["train", "digits", "--set", "federation.num_clients=8"], "8 clients cannot decode"),
         (["vectors"], "either --out or --check"),
         (["fly"], "fly"),

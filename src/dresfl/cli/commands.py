@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from dresfl import __version__
+from dresfl.checkpoint import write_atomic
 from dresfl.errors import DresError, TooFewReplies, UsageError
+from dresfl.experiments import bench
 from dresfl.experiments.comparison import compare
 from dresfl.experiments.config import RunConfig, load_config, parse_model, presets
 from dresfl.experiments.plan import check_feasible, plan
@@ -97,10 +99,11 @@ def train_command(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
     engine: Annotated[str, typer.Option(help="coded: the whole protocol; direct: the same integers uncoded.")] = "",
+    device: Annotated[str, typer.Option(help="cpu or cuda; the weights come out the same.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
-    chosen = [f'engine="{engine}"'] if engine else []
+    chosen = [f'{key}="{value}"' for key, value in (("engine", engine), ("device", device)) if value]
     config = load_config(source, [*(settings or []), *chosen])
     folder = out or Path("runs") / config.name
     with display.RoundBar() as bar:
@@ -187,3 +190,43 @@ def vectors_command(
         print(f"wrote {out}")
     if check is not None:
         print(f"{check}: all {check_vectors(check)} values agree")
+
+
+@app.command(
+    "bench",
+    epilog="Examples: `dresfl bench --quick`; `dresfl bench --json bench.json --plot bench.png`; "
+    "`dresfl bench --from bench.json --page benchmarks.md` renders without measuring.",
+)
+def bench_command(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: shorter budgets, fewer sizes.")] = False,
+    threads: Annotated[int, typer.Option(help="CPU threads, ours and the other libraries'.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the results as JSON; - for stdout.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw a PNG, SVG or PDF.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the results as a Markdown page.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE.json", help="Render these results; measure nothing.")
+    ] = None,
+) -> None:
+    """Measure every stage beside its limit and other libraries, its growth and its memory."""
+    if picture is not None:
+        bench.picture_format(picture)  # now, not after minutes of measuring
+    if source is not None:
+        results = bench.read_results(source)
+    else:
+        settings = bench.QUICK if quick else bench.FULL
+        results = bench.measure(settings, device=device, threads=threads, note=display.note)
+    as_json = json.dumps(results, indent=2)
+    if json_file is not None and str(json_file) != "-":
+        write_atomic(json_file, (as_json + "\n").encode())
+    if picture is not None:
+        bench.plot(results, picture)
+    if page is not None:
+        write_atomic(page, bench.page(results).encode())
+    if json_file is not None and str(json_file) == "-":
+        print(as_json)
+        return
+    for table in bench.tables(results):
+        display.print_table(table.title, table.columns, table.rows)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dresfl.data import DataSet, Split, dirichlet, iid, label_sorted, load
-from dresfl.errors import DataError
+from dresfl.errors import DataError, UsageError
 from dresfl.field import Reals
 from dresfl.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 from dresfl.model import Dense, Network
@@ -64,6 +64,8 @@ def flat_inputs(data: DataSet) -> Tensor:
 
 def prepare(config: RunConfig, folder: Path | None) -> Prepared:
     """Read the data, spread it over the clients, derive the session."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
     split = load(config.data.dataset, folder)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)

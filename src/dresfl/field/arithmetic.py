@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
-from dresfl.kernels import SLACK, canonical_, decode_lift, exact_inner_length, fused_kernels, matmul, reduce_
+from dresfl.kernels import (
+    SLACK,
+    canonical_,
+    decode_lift,
+    exact_inner_length,
+    fused_kernels,
+    matmul,
+    reduce_,
+    uniform_residues,
+)
 
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import LARGEST_MODULUS, is_prime
@@ -250,6 +259,8 @@ class ResidueField(Field):
 
     def uniform(self, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype = torch.float64) -> Tensor:
         """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
+        if fused_kernels(self.device):
+            return uniform_residues(self._p.to(torch.int64), keys, rows, count, dtype)
         words = uniform_words(self.primes, keys, rows, count).to(torch.float64)
         return canonical_(words, self._p).to(dtype)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import chacha20_blocks, key_words
+from dresfl.kernels import chacha20_blocks, fused_kernels, key_words, rounding_noise, stream_words
 
 WORDS_PER_BLOCK = 16
 
@@ -89,7 +89,13 @@ class PublicStream:
 
     def uniform(self, domain: Domain, index: int, count: int) -> Tensor:
         """`count` float64 values (w + ½)/2^32, w uniform: never 0 or 1, mean exactly ½."""
-        return (self.words(domain, index, count).to(torch.float64) + 0.5) * 2.0**-32
+        return self.uniform_at(domain, torch.tensor([index], device=self.device), count)
+
+    def uniform_at(self, domain: Domain, index: Tensor, count: int) -> Tensor:
+        """`uniform` of the stream that a tensor (1,) on this stream's device names."""
+        if fused_kernels(self.device):
+            return rounding_noise(self._key, domain, index, count)
+        return (self.words_of(domain, index, count)[0].to(torch.float64) + 0.5) * 2.0**-32
 
 
 def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
@@ -102,6 +108,8 @@ def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
 
 def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int) -> Tensor:
     """Words (R,count) of R streams as int64 in [0, 2^32): keys (R,8), rows (R,)."""
+    if fused_kernels(str(keys.device)):
+        return stream_words(keys, rows, count, int(domain) * 256 + attempt).to(torch.int64) & 0xFFFFFFFF
     blocks = -(-count // WORDS_PER_BLOCK)
     num_rows = rows.shape[0]
     out = chacha20_blocks(

@@ -1,7 +1,15 @@
 """Exact integer kernels on tensors: modular products and the ChaCha20 block function. No classes, no state."""
 
 from .chacha20 import chacha20_blocks, key_words
-from .gpu import decode_lift, embed_int8, fused_kernels, matmul_int8
+from .gpu import (
+    decode_lift,
+    embed_int8,
+    fused_kernels,
+    matmul_int8,
+    rounding_noise,
+    stream_words,
+    uniform_residues,
+)
 from .residues import SLACK, canonical_, exact_inner_length, matmul, reduce_
 
 __all__ = [
@@ -16,4 +24,7 @@ __all__ = [
     "matmul",
     "matmul_int8",
     "reduce_",
+    "rounding_noise",
+    "stream_words",
+    "uniform_residues",
 ]

@@ -22,17 +22,26 @@ def _jit(function: Callable[..., Any]) -> Any:
 
 
 @_jit
-def _embed_kernel(integers: Any, residues: Any, moduli: Any, count: Any, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _embed_kernel(
+    integers: tl.tensor,
+    residues: tl.tensor,
+    moduli: tl.tensor,
+    count: tl.tensor,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     x = tl.load(integers + place, mask=inside, other=0).to(tl.int32)
+    row = residues + place  # a channel on each turn: offsets from the start would outgrow 32 bits
     for channel in range(CHANNELS):
         p = tl.load(moduli + channel)
         half = (p - 1) // 2
         r = x % p  # of the sign of x, |r| < p
         r = tl.where(r > half, r - p, r)
         r = tl.where(r < -half, r + p, r)
-        tl.store(residues + channel * count + place, r.to(tl.int8), mask=inside)
+        tl.store(row, r.to(tl.int8), mask=inside)
+        row += count
 
 
 def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:

@@ -46,3 +46,24 @@ def decode_lift(
     from .lift_triton import lift_tables
 
     return fused(answers, coefficients, lift_tables(tuple(moduli), num_value_moduli))
+
+
+def stream_words(keys: Tensor, rows: Tensor, count: int, domain_attempt: int) -> Tensor:
+    """The first `count` words (R,count) int32 of R streams; see chacha_triton. For devices with fused kernels only."""
+    from .chacha_triton import chacha20_words
+
+    return chacha20_words(keys, rows, count, domain_attempt)
+
+
+def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Uniform residues (M,R,count), rejection included; see chacha_triton. For devices with fused kernels only."""
+    from .chacha_triton import uniform_residues as fused
+
+    return fused(moduli, keys, rows, count, dtype)
+
+
+def rounding_noise(key: Tensor, domain: int, index: Tensor, count: int) -> Tensor:
+    """Noise (count,) of the stream that `index` names on the device; see chacha_triton. As above."""
+    from .chacha_triton import rounding_noise as fused
+
+    return fused(key, domain, index, count)

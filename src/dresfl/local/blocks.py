@@ -1,8 +1,8 @@
 """Rounds in blocks on a GPU: what does not depend on the weights is prepared for a block, the rest is one CUDA graph.
 
-Per block, on the device: the rows of every round's batch, the dealers' masks, the survivors and their decoding
-coefficients, the rounding noise, the optimiser's factors. Per round, replayed without the host looking on: gather,
-encode, forward, backward, decode, lift, step.
+Per block: the rows of every round's batch and their dealers' keys, the survivors and their decoding coefficients, the
+optimiser's factors. Per round, replayed without the host looking on: gather, expand the masks, encode, forward,
+backward, decode, lift, step.
 
 A graph cannot branch, so it takes two things for granted: no headroom alarm, and weights below a fixed bound. Both are
 counted on the device. If a block broke either, its results are thrown away and its rounds run one by one, where an
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from dresfl.field import Domain
+from dresfl.kernels import fused_kernels
 from dresfl.optimizers import State
 from dresfl.protocol import BatchRows, RoundRecord, Server, Session, expand_masks, stepped
 
 from .dropout import Dropouts
 
-_MOST_ROUNDS = 64
-_BLOCK_BYTES = 2**31  # of prepared inputs
+_ROUNDS = 64
 _GRAPH_BYTES = 2**33  # of answers: beyond, launches cost nothing beside the work, and a graph would hold the memory
 _WEIGHT_BOUND = 2**20
 
@@ -53,33 +53,32 @@ class RoundBlocks:
         self._encoding = session.code.encoding_matrix
         self._graph: torch.cuda.CUDAGraph | None = None
         device, moduli, needed = session.device, len(field.moduli), session.recovery_threshold
-        size, batch, masks = session.network.num_parameters, session.batch_size, session.max_colluders
-        residue = torch.finfo(field.dtype).bits // 8 if field.dtype.is_floating_point else 1
-        self._graphs = moduli * needed * size * residue <= _GRAPH_BYTES
-        per_round = moduli * masks * batch * session.row_width * residue + size * 8
-        rounds = self._rounds = max(1, min(_MOST_ROUNDS, _BLOCK_BYTES // per_round))
+        size, batch = session.network.num_parameters, session.batch_size
+        answers = torch.empty((moduli, needed, size), dtype=field.dtype, device="meta")
+        self._graphs = fused_kernels(device) and answers.nbytes <= _GRAPH_BYTES
 
         def buffer(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         # inputs of the graph, one slot per round
-        self._hidden = buffer(rounds, batch * session.num_shards, dtype=torch.int64)
-        self._masks = buffer(rounds, moduli, masks, batch, session.row_width, dtype=field.dtype)
-        self._survivors = buffer(rounds, needed, dtype=torch.int64)
-        self._decoders = buffer(rounds, moduli, needed, dtype=field.dtype)
-        self._noise = buffer(rounds, size)
-        self._factors = buffer(rounds, 3)
+        self._numbers = buffer(_ROUNDS, 1, dtype=torch.int64)
+        self._hidden = buffer(_ROUNDS, batch * session.num_shards, dtype=torch.int64)
+        self._rows = buffer(_ROUNDS, batch, dtype=torch.int64)
+        self._keys = buffer(_ROUNDS, batch, 8, dtype=torch.int32)
+        self._survivors = buffer(_ROUNDS, needed, dtype=torch.int64)
+        self._decoders = buffer(_ROUNDS, moduli, needed, dtype=field.dtype)
+        self._factors = buffer(_ROUNDS, 3)
         # state and outputs
         self._slot = buffer(1, dtype=torch.int64)
         self._weights = server.weights.clone()
         self._moments: State = {}
-        self._peaks, self._norms, self._broken = buffer(rounds), buffer(rounds), buffer(1)
+        self._peaks, self._norms, self._broken = buffer(_ROUNDS), buffer(_ROUNDS), buffer(1)
 
     def run(self, limit: int) -> list[tuple[RoundRecord, int]]:
         """Up to `limit` rounds; each one's record, and how many clients answered."""
         server, needed = self._server, self._session.recovery_threshold
         first = server.round_number
-        count = min(limit, self._rounds, server.rounds - first)
+        count = min(limit, _ROUNDS, server.rounds - first)
         answering = self._federation.dropouts.answering_in(range(first, first + count))
         live = [first + i for i, answers in enumerate(answering) if len(answers) >= needed]
         survivors = {first + i: tuple(sorted(answers[:needed])) for i, answers in enumerate(answering)}
@@ -105,16 +104,13 @@ class RoundBlocks:
         session, server, count = self._session, self._server, len(rounds)
         numbers = torch.tensor(rounds)
         batches = session.batches(numbers)
+        self._numbers[:count, 0] = numbers.to(session.device)
         self._hidden[:count] = self._federation.hidden_rows(batches).flatten(1)
-        keys = self._federation.keys[batches.dealers.flatten()]
-        masks = expand_masks(session, keys, batches.rows.flatten())  # (M,T,rounds·B,W)
-        masks = masks.view(*masks.shape[:2], count, session.batch_size, -1)
-        self._masks[:count] = masks.permute(2, 0, 1, 3, 4)  # (rounds,M,T,B,W)
+        self._rows[:count] = batches.rows.to(session.device)
+        self._keys[:count] = self._federation.keys[batches.dealers].to(session.device)
         sets = torch.tensor(survivors)
         self._survivors[:count] = sets.to(session.device)
         self._decoders[:count] = session.code.sum_decoders(sets).swapaxes(0, 1)
-        words = session.device_stream.words_of(Domain.ROUNDING, numbers.to(session.device), self._noise.shape[1])
-        self._noise[:count] = (words.to(torch.float64) + 0.5) * 2.0**-32
         steps = server.steps
         factors = [
             server.optimizer.factors(server.optimizer.rate(number, server.rounds), steps + 1 + i)
@@ -164,14 +160,16 @@ class RoundBlocks:
 
         rows = self._federation.rows.index_select(0, now(self._hidden))  # (B·K,W)
         shards = rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1)  # (K,B,W)
-        hidden = torch.cat((field.embed(shards), now(self._masks)), 1)  # (M,K+T,B,W)
+        masks = expand_masks(session, now(self._keys), now(self._rows))  # (M,T,B,W)
+        hidden = torch.cat((field.embed(shards), masks), 1)  # (M,K+T,B,W)
         matrix = self._encoding.index_select(1, now(self._survivors))  # (M,R,K+T)
         coded = field.matmul(matrix, hidden.flatten(2))  # (M,R,B·W)
         coded = coded.view(moduli, -1, session.batch_size, session.row_width)
         answers = session.network.gradient(field, self._weights, coded[..., :size], coded[..., size:])  # (M,R,P)
         integers, exceeded = field.decode_lift(now(self._decoders), answers)  # (P,)
+        noise = session.device_stream.uniform_at(Domain.ROUNDING, now(self._numbers), integers.numel())
         weights, moments, (peak, norm, reach) = self._server.step(
-            self._weights, self._moments, integers, now(self._factors), now(self._noise)
+            self._weights, self._moments, integers, now(self._factors), noise
         )
         self._broken += exceeded + ~(reach < _WEIGHT_BOUND)
         self._weights.copy_(weights)

@@ -247,15 +247,11 @@ class SumPool(Reshaping):
 
     def forward(self, field: Field, place: Place, x: Elements) -> Elements:
         # (M,N,B,HWC) -> (M,N,B,positions,k²,C) -> (M,N,B,positions,C) -> (M,N,B,positions·C)
-        index = self._window(place.in_shape).columns
-        gathered = field.take(x, index.reshape(index.shape[0], self.kernel**2, -1))
+        gathered = field.take(x, self._window(place.in_shape).pooled)
         return field.sum(gathered, -2).reshape(*x.shape[:3], place.out_size)
 
     def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
-        # slot (position, offset, channel) of `overlaps` -> the pooled value (position, channel)
-        overlaps, channels = self._window(place.in_shape).overlaps, place.in_shape[2]
-        pooled = overlaps // (self.kernel**2 * channels) * channels + overlaps % channels
-        return field.sum(field.take(delta, torch.where(overlaps < 0, -1, pooled)), -1)
+        return field.sum(field.take(delta, self._window(place.in_shape).pools), -1)
 
 
 @final
@@ -349,6 +345,18 @@ class Window:
                 slots[seen].append(slot)
         most = max(1, *map(len, slots))
         return torch.tensor([s + [-1] * (most - len(s)) for s in slots])
+
+    @cached_property
+    def pooled(self) -> Tensor:
+        """(positions, k², C): `columns` with the offsets apart from the channels."""
+        return self.columns.reshape(len(self.columns), self.kernel**2, -1)
+
+    @cached_property
+    def pools(self) -> Tensor:
+        """(HWC, most overlaps): the pooled values (position, channel) that each input went into, −1 for none."""
+        channels = self.in_shape[2]
+        position = self.overlaps // (self.kernel**2 * channels)  # a slot is (position, offset, channel)
+        return torch.where(self.overlaps < 0, -1, position * channels + self.overlaps % channels)
 
 
 _cached_window = lru_cache(maxsize=64)(Window)  # the tables are built once

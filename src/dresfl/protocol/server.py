@@ -16,6 +16,8 @@ from dresfl.quantize import stochastic_round
 from .messages import Answer, Task
 from .session import Session
 
+_COLUMNS = 2**14  # coordinates decoded at a time
+
 WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 
 
@@ -74,9 +76,18 @@ class Server:
         self._answers[answer.client] = answer.residues
         if len(self._answers) < self.session.recovery_threshold:
             return None
-        survivors = sorted(self._answers)
-        replies = torch.stack([self._answers[j] for j in survivors], 1)  # (M,R,P)
-        return self.apply(self.session.code.decode_sum(replies, survivors), tuple(survivors))
+        return self._decode(tuple(sorted(self._answers)))
+
+    def _decode(self, survivors: tuple[int, ...]) -> RoundRecord:
+        """Decode and step, a block of columns at a time: beside the answers themselves this takes hardly any memory."""
+        code, field = self.session.code, self.session.field
+        coefficients = field.sum(code.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
+        blocks = []
+        for start in range(0, self.session.network.num_parameters, _COLUMNS):
+            columns = [self._answers[j][:, start : start + _COLUMNS] for j in survivors]
+            blocks.append(field.decode_lift(coefficients, torch.stack(columns, 1)))  # (M,R,columns)
+        values, exceeded = zip(*blocks, strict=True)
+        return self._step(torch.cat(values), int(sum(exceeded)), survivors)
 
     def skip(self) -> RoundRecord:
         """Close a round that got fewer than R answers: no step, as in the paper."""
@@ -85,11 +96,15 @@ class Server:
         return self.close(RoundRecord(self.round_number, "skipped", got, reason=reason))
 
     def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
-        """Lift the summed gradient (M,P) and step: w ← w − Q(2^lw · update)."""
-        integers, exceeded = self.session.field.lift_checked(total)  # (P,), correctly rounded
-        if int(exceeded):
+        """Take a summed gradient (M,P) that was computed without coding, and step."""
+        integers, exceeded = self.session.field.lift_checked(total)
+        return self._step(integers, int(exceeded), survivors)
+
+    def _step(self, integers: Tensor, exceeded: int, survivors: tuple[int, ...]) -> RoundRecord:
+        """Step by the decoded integers (P,): w ← w − Q(2^lw · update); or refuse, if any of them is out of range."""
+        if exceeded:
             bits = math.log2(self.session.field.value_bound)
-            reason = f"{int(exceeded)} of {integers.numel()} decoded values exceed {bits:.0f} bits"
+            reason = f"{exceeded} of {integers.numel()} decoded values exceed {bits:.0f} bits"
             return self.close(RoundRecord(self.round_number, "refused", survivors, reason=reason))
         steps = self._state["steps"] + 1
         rate = self.optimizer.rate(self.round_number, self.rounds)

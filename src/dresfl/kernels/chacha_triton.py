@@ -26,7 +26,8 @@ _MASKS = 1  # field.random.Domain.MASKS, a layer above this one
 
 _WORDS_PER_BLOCK = 16
 
-# Blocks in a tile. Masks modulo 24-bit primes reject about one word in 500, so that a small tile is often done at once.
+# Blocks in a tile, one to a thread. A tile of masks is small, as it is computed again whole for one rejected word: of
+# 24-bit primes' about one in 500 is.
 _WARPS = 4
 _TILE = 32 * _WARPS
 _MASK_WARPS = 1
@@ -102,7 +103,7 @@ def _blocks(
 
 @_jit
 def _divide(x: tl.tensor, n: tl.tensor, reciprocal: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """x // n and x mod n, all uint32, given floor((2^32−1)/n) or floor(2^32/n).
+    """x // n and x mod n, all uint32, given reciprocal = floor((2^32−1)/n).
 
     The high half of x·reciprocal is the quotient or one less, since x < 2^32 and the reciprocal is less than 1 short.
     """
@@ -171,9 +172,8 @@ def _residues_kernel(
         word += lane.to(tl.uint32)
     channel, place = _divide(word, tl.cast(count, tl.uint32), tl.cast(count_reciprocal, tl.uint32))
     valid = inside & (channel < tl.cast(num_moduli, tl.uint32))
-    entry = moduli + channel.to(tl.int64) * 2
-    p = tl.load(entry, mask=valid, other=3).to(tl.uint32)
-    reciprocal = tl.load(entry + 1, mask=valid, other=0).to(tl.uint32)  # floor(2^32/p)
+    p = tl.load(moduli + channel.to(tl.int64), mask=valid, other=3).to(tl.uint32)
+    reciprocal = tl.full((), 0xFFFFFFFF, tl.uint32) // p  # floor(2^32/p), as an odd p does not divide 2^32
     largest = tl.where(valid, reciprocal * p - 1, 0xFFFFFFFF)
 
     attempt = tl.cast(nonce0, tl.uint32)
@@ -245,12 +245,6 @@ def chacha20_words(keys: Tensor, rows: Tensor, count: int, domain_attempt: int) 
     return words
 
 
-def residue_table(moduli: Tensor) -> Tensor:
-    """(M,) primes -> (M,2) int64: p and floor(2^32/p)."""
-    p = moduli.to(torch.int64)
-    return torch.stack((p, 2**32 // p), 1).contiguous()
-
-
 def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Exactly uniform symmetric residues of the owners' secret keys: (M,R,count), as `ResidueField.uniform`.
 
@@ -265,7 +259,7 @@ def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dty
     residues = torch.empty((num_moduli, num_rows, count), dtype=dtype, device=keys.device)
     if residues.numel():
         _residues_kernel[(triton.cdiv(num_rows * blocks, _MASK_TILE),)](
-            residue_table(moduli),
+            moduli.contiguous(),
             keys.contiguous(),
             rows.contiguous(),
             residues,

@@ -142,6 +142,10 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
     return function if triton is None else triton.jit(function, **options)
 
 
+def _tl_constant(value: str) -> Any:
+    return value if triton is None else tl.constexpr(value)
+
+
 @_jit
 def _constant(value: tl.constexpr) -> tl.tensor:
     # a bare Python number may be taken for float32
@@ -171,6 +175,33 @@ def _exact_float(biased: tl.tensor) -> tl.tensor:
     return bits.to(tl.float64, bitcast=True) - _constant(4503601774854144.0)  # 2^52 + 2^31
 
 
+# Four int8 of each of four answers, transposed so that a register holds one coordinate's four, then a 4-way dot
+# product: 12 instructions for 16 products, where widening and multiplying would take 32.
+_DOT4 = _tl_constant(
+    """{
+    .reg .b32 a, b, c, d, e;
+    prmt.b32 a, $4, $5, 0x5140;
+    prmt.b32 b, $6, $7, 0x5140;
+    prmt.b32 c, $4, $5, 0x7362;
+    prmt.b32 d, $6, $7, 0x7362;
+    prmt.b32 e, a, b, 0x5410;
+    dp4a.s32.s32 $0, e, $8, $12;
+    prmt.b32 e, a, b, 0x7632;
+    dp4a.s32.s32 $1, e, $8, $13;
+    prmt.b32 e, c, d, 0x5410;
+    dp4a.s32.s32 $2, e, $8, $14;
+    prmt.b32 e, c, d, 0x7632;
+    dp4a.s32.s32 $3, e, $8, $15;
+    }"""
+)
+
+
+@_jit
+def _coefficient(word: tl.tensor, j: tl.constexpr) -> tl.tensor:
+    """Signed byte j mod 4 of a word."""
+    return (word << (24 - 8 * (j % 4))) >> 24
+
+
 @_jit
 def _add_answers(
     total: tl.tensor,
@@ -185,23 +216,36 @@ def _add_answers(
     EVEN: tl.constexpr,
     MASKED: tl.constexpr,
     NARROW: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ) -> tl.tensor:
     """total + Σ_j λ_j·y_j over the answers low .. low+STEP−1 of one channel; λ_j is 0 beyond the last one."""
     word = tl.full((), 0, tl.int32)
     row = channel + low * tl.cast(stride_answer, tl.int64)
+    four: tl.tuple = ()
     for j in tl.static_range(STEP):
         reply = tl.load(row + lane, mask=inside, other=0) if MASKED else tl.load(row + lane)
         if EVEN:
             row += stride_answer
         else:
             row += tl.where(low + j < last_answer, stride_answer, 0)  # stay: something finite, times 0
-        if NARROW:
-            if j % 4 == 0:
-                word = tl.load(coefficients + j // 4)  # four at a time, low byte first
-            coefficient = (word << (24 - 8 * (j % 4))) >> 24
+        if not NARROW:
+            total += reply * tl.load(coefficients + j)
         else:
-            coefficient = tl.load(coefficients + j)
-        total += reply.to(total.dtype) * coefficient
+            if j % 4 == 0:
+                word = tl.load(coefficients + j // 4)
+                four = ()
+            four += (reply,)
+            if ASSEMBLY and j % 4 == 3:
+                total = tl.inline_asm_elementwise(
+                    _DOT4,
+                    "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r",
+                    [four[0], four[1], four[2], four[3], tl.zeros_like(total) + word, total],
+                    dtype=tl.int32,
+                    is_pure=True,
+                    pack=4,
+                )
+            elif not ASSEMBLY or j >= STEP - STEP % 4:
+                total += reply.to(tl.int32) * _coefficient(word, j)
     return total
 
 
@@ -222,6 +266,7 @@ def _decode_lift_kernel(
     EVEN: tl.constexpr,
     MASKED: tl.constexpr,
     NARROW: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
     MODULI: tl.constexpr,
     RADICES: tl.constexpr,
     FIRST: tl.constexpr,
@@ -268,6 +313,7 @@ def _decode_lift_kernel(
                         EVEN,
                         MASKED,
                         NARROW,
+                        ASSEMBLY,
                     ),
                 )
             sums = grown
@@ -383,6 +429,7 @@ def decode_lift(replies: Tensor, decoder: Tensor, tables: LiftTables) -> tuple[T
         EVEN=num_answers % step == 0,
         MASKED=count < block,
         NARROW=narrow,
+        ASSEMBLY=isinstance(_decode_lift_kernel, triton.JITFunction),  # the interpreter has none
         MODULI=tables.moduli,
         RADICES=tables.radices,
         FIRST=tables.first,

@@ -165,8 +165,12 @@ class RoundBlocks:
         matrix = self._encoding.index_select(1, now(self._survivors))  # (M,R,K+T)
         coded = field.matmul(matrix, hidden.flatten(2))  # (M,R,B·W)
         coded = coded.view(moduli, -1, session.batch_size, session.row_width)
-        answers = session.network.gradient(field, self._weights, coded[..., :size], coded[..., size:])  # (M,R,P)
-        integers, exceeded = field.decode_lift(now(self._decoders), answers)  # (P,)
+        parts = session.network.gradient_parts(field, self._weights, coded[..., :size], coded[..., size:])
+        if self._graphs:
+            parts = [field.concat(parts, 2)]  # (M,R,P): small enough that fewer launches are worth a copy
+        decoded = [field.decode_lift(now(self._decoders), part) for part in parts]
+        integers = torch.cat([values for values, _ in decoded])  # (P,)
+        exceeded = torch.stack([count for _, count in decoded]).sum()
         noise = session.device_stream.uniform_at(Domain.ROUNDING, now(self._numbers), integers.numel())
         weights, moments, (peak, norm, reach) = self._server.step(
             self._weights, self._moments, integers, now(self._factors), noise

@@ -254,6 +254,10 @@ class Network:
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
         """
+        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
+
+    def gradient_parts(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> list[Elements]:
+        """`gradient` in pieces (M,N,·), in the order of the parameters: where one tensor of it all would be large."""
         z, kept, prepared = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)
@@ -275,7 +279,7 @@ class Network:
                 break  # nothing below has weights
             back = field.matmul_public(delta, field.transposed(prepared[p.name][0]))
             delta = layer.uncolumns(field, place, back)
-        return field.concat(gradients[::-1], 2)
+        return gradients[::-1]
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,7 @@
+"""`dresfl bench`: every stage beside its limit, its growth and its memory, and the page and picture of the results."""
+
+from .page import Table, page, read_results, tables
+from .picture import picture_format, plot
+from .run import FULL, QUICK, Settings, measure
+
+__all__ = ["FULL", "QUICK", "Settings", "Table", "measure", "page", "picture_format", "plot", "read_results", "tables"]

@@ -1,0 +1,112 @@
+"""Peak memory of a client's gradient and of the server's decoding, beside what they are given.
+
+On a GPU torch's allocator counts. On a CPU it does not, so a fresh process is asked: every large block is its own
+mapping there (freed memory goes back at once), and Linux keeps the peak of the resident pages since its last reset.
+"""
+
+import gc
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Answer, Server, Session
+
+from . import stages
+from .timing import Call
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # glibc's
+
+
+def measure_memory(setting: stages.Setting, device: str, threads: int) -> dict[str, Any]:
+    """Bytes; None where the system does not tell.
+
+    `server_decode` is what decoding and stepping take beside the R answers, `server_decode_over_uploads` that as a
+    part of the answers' bytes as the server holds them; `client_gradient` what a gradient takes beside its coded rows.
+    """
+    if torch.device(device).type == "cuda":
+        return _measure(setting, device, threads)
+    before = os.environ.get(_THRESHOLD)
+    os.environ[_THRESHOLD] = "65536"
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            return fresh.submit(_measure, setting, device, threads).result()
+    finally:
+        if before is None:
+            del os.environ[_THRESHOLD]
+        else:
+            os.environ[_THRESHOLD] = before
+
+
+def _measure(setting: stages.Setting, device: str, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    session = setting.session(device)
+    gradient = stages.gradient(session)
+    gradient()  # libraries set themselves up on a first call
+    client = _peak(gradient, device)
+    answers = _answers(session)
+    uploads = sum(answer.residues.nbytes for answer in answers)
+    _peak(_last_answer(session, answers), device)
+    server = _peak(_last_answer(session, answers), device)
+    return {
+        "client_gradient": client,
+        "client_rows": len(session.field.moduli)
+        * session.batch_size
+        * session.row_width
+        * answers[0].residues.itemsize,
+        "server_decode": server,
+        "uploads": uploads,
+        "server_decode_over_uploads": None if server is None else server / uploads,
+    }
+
+
+def _answers(session: Session) -> list[Answer]:
+    """The first R clients' answers to the first round of a synthetic federation, each in memory of its own."""
+    size, field = session.network.input_size, session.field
+    rows = stages.federation(session).rows[: session.batch_size * session.num_shards]
+    shards = field.embed(rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1))  # (M,K,B,W)
+    masks = stages.residues(field, session.max_colluders, session.batch_size, session.row_width)
+    weights = session.network.initial_weights(session.stream).to(session.device)
+    answers = []
+    for client in range(session.recovery_threshold):
+        coded = session.code.encode(shards, masks, [client])  # (M,1,B,W)
+        gradient = session.network.gradient(field, weights, coded[..., :size], coded[..., size:])
+        answers.append(Answer(0, client, gradient[:, 0].clone(memory_format=torch.contiguous_format)))
+    return answers
+
+
+def _last_answer(session: Session, answers: list[Answer]) -> Call:
+    """The R-th answer's arrival at a server that has the others: it decodes and steps."""
+    server = Server(session, Optimizer(), rounds=1)
+    for answer in answers[:-1]:
+        server.receive(answer)
+    return lambda: server.receive(answers[-1])
+
+
+def _peak(call: Call, device: str) -> int | None:
+    """Bytes that were in use at the peak of a call beyond those before it."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    try:
+        _CLEAR.write_text("5")  # the peak is now what is resident now
+        resident = _resident("VmRSS")
+    except (OSError, KeyError):
+        return None
+    call()
+    return max(0, _resident("VmHWM") - resident)
+
+
+def _resident(name: str) -> int:
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return 1024 * int(lines[name].split()[0])

@@ -1,0 +1,180 @@
+"""The parts of a round as calls to be timed, and the bare products that are their limit.
+
+Rows and residues are synthetic: no data set is needed, and time does not depend on the values.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.field import ByteField, ResidueField
+from dresfl.local import LocalFederation, no_dropouts
+from dresfl.model import mlp
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Server, Session
+
+from .timing import Call
+
+_BLOCK_BYTES = 2**22  # of shares at a time
+_BLOCK = 64  # rounds of one call on a GPU, which plays them in blocks
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """A federation to be measured. The defaults are the `mnist` preset's sizes."""
+
+    layers: tuple[int, ...] = (784, 64, 64, 10)
+    num_clients: int = 20
+    num_shards: int = 1
+    max_colluders: int = 1
+    batch_size: int = 64
+    rows_per_client: int = 100
+
+    def session(self, device: str) -> Session:
+        """The session of this setting, with the field that its network needs."""
+        network = mlp(self.layers, input_bits=4, weight_bits=10)
+        rows = (self.rows_per_client,) * self.num_clients
+        return Session(
+            network,
+            self.num_clients,
+            self.num_shards,
+            self.max_colluders,
+            self.batch_size,
+            rows,
+            seed=1,
+            device=device,
+        )
+
+
+def residues(field: ResidueField | ByteField, *shape: int) -> Tensor:
+    """Residues (M,*shape) that fill their range, as those of coded values do."""
+    generator = torch.Generator().manual_seed(1)
+    return field.embed(torch.randint(-(2**30), 2**30, shape, generator=generator))
+
+
+# -- the parts of a round ------------------------------------------------------------------------------------------
+
+
+def encode(session: Session, clients: Sequence[int] | None = None) -> Call:
+    """The shares of one batch of rows, masks given, for `clients` (all of them if None): (M,N,B,W)."""
+    shards = residues(session.field, session.num_shards, session.batch_size, session.row_width)
+    masks = residues(session.field, session.max_colluders, session.batch_size, session.row_width)
+    return lambda: session.code.encode(shards, masks, clients)
+
+
+def deal(session: Session) -> Call:
+    """The shares of one batch for all N clients, in blocks of rows as a dealer sends them on."""
+    code, rows = session.code, session.batch_size
+    shards = residues(session.field, session.num_shards, rows, session.row_width)
+    masks = residues(session.field, session.max_colluders, rows, session.row_width)
+    row_bytes = session.num_clients * shards[:, 0, 0].nbytes
+    block = max(1, _BLOCK_BYTES // row_bytes)
+
+    def run() -> None:
+        for start in range(0, rows, block):
+            code.encode(shards[:, :, start : start + block], masks[:, :, start : start + block])
+
+    return run
+
+
+def gradient(session: Session) -> Call:
+    """One client's gradient on its coded batch: (M,1,P)."""
+    network, size = session.network, session.network.input_size
+    weights = network.initial_weights(session.stream).to(session.device)
+    coded = residues(session.field, 1, session.batch_size, session.row_width)
+    return lambda: network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
+
+
+def decode(session: Session) -> Call:
+    """The summed gradient of R answers, lifted to float64 and checked: (P,)."""
+    answers = residues(session.field, session.recovery_threshold, session.network.num_parameters)
+    survivors = range(session.recovery_threshold)
+    coefficients = session.field.sum(session.code.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
+    return lambda: session.field.decode_lift(coefficients, answers)
+
+
+def federation(session: Session) -> LocalFederation:
+    """All clients, with synthetic rows, and the server in this process; every client answers."""
+    generator = torch.Generator().manual_seed(1)
+    classes = session.network.num_classes
+    data = []
+    for count in session.client_rows:
+        inputs = torch.randint(17, (count, session.network.input_size), generator=generator, dtype=torch.int32)
+        labels = torch.randint(classes, (count,), generator=generator)
+        data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
+    server = Server(session, Optimizer(learning_rate=1e-3), rounds=10**6)
+    return LocalFederation(session, server, data, no_dropouts(session.num_clients, 1), "coded")
+
+
+def rounds(session: Session) -> tuple[Call, int]:
+    """A call that plays whole coded rounds, R answers computed in each; and how many rounds it plays."""
+    local = federation(session)
+    return lambda: local.run_rounds(_BLOCK), len(local.run_rounds(_BLOCK))
+
+
+# -- what they are held against ------------------------------------------------------------------------------------
+
+
+def bare_gradients(session: Session, answers: int) -> Call:
+    """The float64 products in `answers` clients' gradients, and nothing else."""
+    return _products(_layers(session, answers))
+
+
+def bare_round(session: Session) -> Call:
+    """The float64 products of one round: encode, every layer forward and backward, decode."""
+    moduli, answers = len(session.field.moduli), session.recovery_threshold
+    hidden = session.num_shards + session.max_colluders
+    columns = session.batch_size * session.row_width
+    encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
+    decoding = (
+        _reals(session, moduli, 1, answers),
+        _reals(session, moduli, answers, session.network.num_parameters),
+    )
+    return _products([encoding, *_layers(session, answers), decoding])
+
+
+def _layers(session: Session, answers: int) -> list[tuple[Tensor, Tensor]]:
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for depth, parameters in enumerate(session.network.parameters):
+        fan_in, fan_out = parameters.fan
+        shape = len(session.field.moduli), answers, session.batch_size
+        inputs, deltas = _reals(session, *shape, fan_in), _reals(session, *shape, fan_out)
+        weights = _reals(session, fan_in, fan_out)
+        pairs += [(inputs, weights), (inputs.swapaxes(-1, -2), deltas)]
+        if depth:
+            pairs.append((deltas, weights.T))
+    return pairs
+
+
+def _reals(session: Session, *shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64).to(session.device)
+
+
+def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Call:
+    def run() -> None:
+        for left, right in pairs:
+            torch.matmul(left, right)
+
+    return run
+
+
+def torch_step(setting: Setting, device: str) -> Call:
+    """One step of plain SGD in float32 on the ReLU network of the same sizes and batch, as PyTorch users write it."""
+    layers: list[torch.nn.Module] = []
+    for fan_in, fan_out in zip(setting.layers, setting.layers[1:], strict=False):
+        layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers[:-1]).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs = torch.rand(setting.batch_size, setting.layers[0]).to(device)
+    targets = torch.rand(setting.batch_size, setting.layers[-1]).to(device)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return run

@@ -11,7 +11,7 @@ if not CUDA:
 pytest.importorskip("triton")
 
 from dresfl.field import Domain, PublicStream, ResidueField, choose_moduli  # noqa: E402
-from dresfl.field.random import uniform_words  # noqa: E402
+from dresfl.field.random import uniform_elements  # noqa: E402
 from dresfl.kernels import canonical_, chacha20_blocks, chacha_triton, key_words  # noqa: E402
 from dresfl.kernels.chacha_triton import chacha20_words, rounding_noise, uniform_residues  # noqa: E402
 
@@ -76,13 +76,14 @@ def test_words_rejected_many_times_in_a_row(count):
     # these moduli reject a third of all words, where 8-bit primes reject one in 2^24
     moduli = (2**32 // 3 + 3, 2**32 // 3 + 1001)
     keys, rows = some_keys(3, seed=9), ROWS[:3]
-    expected = uniform_words(moduli, keys, rows, count).to(torch.float64)
+    p = torch.tensor(moduli, dtype=torch.float64)
+    expected = uniform_elements(moduli, p, 1 / p, keys, rows, count)
     words = stream_words(keys, rows, 2 * count, Domain.MASKS * 256).view(3, 2, count)
     assert (words >= 2 * moduli[0]).float().mean() > 0.2
     residues = uniform_residues(
         torch.tensor(moduli, device=DEVICE), keys.to(DEVICE), rows.to(DEVICE), count, torch.float64
     )
-    assert residues.cpu().equal(canonical_(expected, torch.tensor(moduli, dtype=torch.float64)))
+    assert residues.cpu().equal(canonical_(expected, p))
 
 
 @pytest.mark.parametrize("index", [0, 5, 2**31 + 3, 2**32 - 1])

@@ -28,7 +28,7 @@ from dresfl.field import (
     num_value_moduli,
 )
 from dresfl.field.moduli import LARGEST_MODULUS, is_prime
-from dresfl.field.random import uniform_words
+from dresfl.field.random import uniform_elements
 from dresfl.kernels import SLACK, exact_inner_length
 from dresfl.model import mlp
 from reference.flint_field import FlintField
@@ -462,6 +462,13 @@ def test_uniform_tries_rejected_words_again():
         values, attempts = plain_uniform(KEY, row, primes, 3000)
         assert sum(a > 0 for a in attempts) > 10
         assert [int(x) % p for c, p in enumerate(primes) for x in got[c, row]] == values
+
+
+def uniform_words(moduli, keys, rows, count):
+    """uniform_elements as integers in [0, p)."""
+    p = torch.tensor(moduli, dtype=torch.float64)
+    elements = uniform_elements(moduli, p, 1 / p, keys, rows, count)
+    return elements.to(torch.int64) % p.to(torch.int64).view(-1, 1, 1)
 
 
 @pytest.mark.parametrize("moduli", [(2**31 + 11,), (2**31 + 11, 7, 2**31 + 45), (2**32 - 5, 2**30 + 3)])

@@ -9,12 +9,14 @@ from typing import Any, cast
 import typer
 
 from dresfl.errors import DresError
+from dresfl.kernels.cpu import keep_freed_memory
 
 from .commands import app
 
 
 def main() -> None:
     """Run a command; turn every error that a user can cause into two lines and an exit code."""
+    keep_freed_memory()
     try:
         code = app(standalone_mode=False) or 0
     except DresError as error:

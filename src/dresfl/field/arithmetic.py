@@ -19,6 +19,7 @@ from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import (
     SLACK,
     canonical_,
+    cpu,
     decode_lift,
     exact_inner_length,
     fused_kernels,
@@ -29,7 +30,7 @@ from dresfl.kernels import (
 
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import LARGEST_MODULUS, is_prime
-from .random import uniform_words
+from .random import uniform_elements
 
 # Elements of whichever field is at work, channel axis first: a float64 tensor in `ResidueField`, an object
 # array in the tests' big-integer field. Both know reshape, swapaxes, slicing and indexing.
@@ -211,8 +212,7 @@ class ResidueField(Field):
     # -- into and out of the field ---------------------------------------------------------------------------
 
     def embed(self, integers: Tensor) -> Tensor:
-        values = integers.to(self.device, torch.float64)
-        return self._reduce_(values.expand(len(self.primes), *values.shape).clone())
+        return cpu.embed(integers.to(self.device), self._p, self._inv_p)
 
     def public(self, integers: Tensor) -> PublicMatrix:
         bound = self.public_bound or (int(integers.abs().max()) if integers.numel() else 0)
@@ -261,8 +261,7 @@ class ResidueField(Field):
         """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
         if fused_kernels(self.device):
             return uniform_residues(self._p.to(torch.int64), keys, rows, count, dtype)
-        words = uniform_words(self.primes, keys, rows, count).to(torch.float64)
-        return canonical_(words, self._p).to(dtype)
+        return uniform_elements(self.primes, self._p, self._inv_p, keys, rows, count).to(dtype)
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
@@ -273,9 +272,7 @@ class ResidueField(Field):
 
     def pack(self, residues: Tensor) -> bytes:
         """Residues as little-endian integers in [0, p), `residue_bytes` each, channel-major."""
-        p = self._p.view(-1, *[1] * (residues.dim() - 1))
-        words = torch.where(residues < 0, residues + p, residues).to("cpu", torch.int32).contiguous()
-        return words.view(torch.uint8).view(-1, 4)[:, : self.residue_bytes].numpy().tobytes()
+        return cpu.pack(residues.cpu(), self._p.cpu(), self.residue_bytes)
 
     def unpack(self, packed: bytes | memoryview, shape: Sequence[int]) -> Tensor:
         """The residues (M,*shape) in `packed`; a wrong length or a residue ≥ p is refused."""
@@ -283,14 +280,11 @@ class ResidueField(Field):
         expected = math.prod(full) * self.residue_bytes
         if len(packed) != expected:
             raise MessageError(f"{expected} bytes of residues expected, {len(packed)} came")
-        octets = torch.frombuffer(bytearray(packed), dtype=torch.uint8) if expected else torch.empty(0)
-        octets = octets.view(-1, self.residue_bytes).to(torch.float64)
-        words = octets @ torch.tensor([256.0**i for i in range(self.residue_bytes)], dtype=torch.float64)
-        words = words.view(full).to(self.device)
-        p = self._p.view(-1, *[1] * len(shape))
-        if bool((words >= p).any()):
+        octets = torch.frombuffer(bytearray(packed or b"-"), dtype=torch.uint8)[:expected]
+        residues = cpu.unpack(octets, shape, self._p.cpu(), self.residue_bytes)
+        if residues is None:
             raise MessageError("a residue is not below its modulus")
-        return canonical_(words, self._p)
+        return residues.to(self.device)
 
     # -- arithmetic ------------------------------------------------------------------------------------------
 
@@ -308,19 +302,19 @@ class ResidueField(Field):
         return product.view(*left.shape[:-1], -1)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduce_(left + right)
+        return cpu.add_reduce(left, right, self._p, self._inv_p)
 
     def sub(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduce_(left - right)
+        return cpu.sub_reduce(left, right, self._p, self._inv_p)
 
     def mul(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduce_(left * right)
+        return cpu.mul_reduce(left, right, self._p, self._inv_p)
 
     def scale(self, elements: Tensor, factor: int) -> Tensor:
-        return self._reduce_(elements * self._per_channel(factor, elements))
+        return cpu.scale_reduce(elements, self.constant(factor), self._p, self._inv_p)
 
     def add_integer(self, elements: Tensor, integer: int) -> Tensor:
-        return self._reduce_(elements + self._per_channel(integer, elements))
+        return cpu.add_reduce(elements, self._per_channel(integer, elements), self._p, self._inv_p)
 
     def inverse(self, elements: Tensor) -> Tensor:
         # Fermat: x^(p−2), one exponent bit of all channels at a time

@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from dresfl.kernels import canonical_, reduce_
+from dresfl.kernels import canonical_, cpu, reduce_
 
 _LIMB_BITS = 24
 _LIMB = 2.0**_LIMB_BITS
@@ -47,6 +47,9 @@ def radix_limbs(moduli: Sequence[int]) -> Tensor:
 
 def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garner: Tensor) -> Tensor:
     """Symmetric mixed-radix digits (M,...) of symmetric residues (M,...)."""
+    compiled = cpu.mixed_radix_digits(residues, moduli, inverses, garner)
+    if compiled is not None:
+        return compiled
     digits = canonical_(residues.clone(), moduli)
     for i in range(len(moduli) - 1):
         rest = digits[i + 1 :]
@@ -67,6 +70,9 @@ def _carry_(limbs: Tensor) -> Tensor:
 
 def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
     """Σ_i d_i·P_i rounded once, to nearest even: digits (M,n), radix (L,M) -> (n,) float64."""
+    compiled = cpu.nearest_float64(digits, radix)
+    if compiled is not None:
+        return compiled
     limbs = _carry_(radix @ digits)  # (L,M) @ (M,n) -> (L,n)
     negative = limbs[-1] < 0
     limbs = _carry_(torch.where(negative, -limbs, limbs))

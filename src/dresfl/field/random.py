@@ -12,15 +12,15 @@ Nonce layout (three 32-bit words): domain·256 + attempt, index, 0. Counter: the
 
 import hashlib
 import secrets
-from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import NoReturn, final
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import chacha20_blocks, fused_kernels, key_words, rounding_noise, stream_words
+from dresfl.kernels import chacha20_blocks, cpu, fused_kernels, key_words, rounding_noise, stream_words
 
 WORDS_PER_BLOCK = 16
 
@@ -85,7 +85,7 @@ class PublicStream:
 
     def words_of(self, domain: Domain, indices: Tensor, count: int) -> Tensor:
         """`count` words of each of the streams (domain, index), indices (R,) -> (R,count)."""
-        return _words(self._key.expand(indices.shape[0], 8), indices, count, domain, 0)
+        return _unsigned(_words(self._key.expand(indices.shape[0], 8), indices, count, domain, 0))
 
     def uniform(self, domain: Domain, index: int, count: int) -> Tensor:
         """`count` float64 values (w + ½)/2^32, w uniform: never 0 or 1, mean exactly ½."""
@@ -107,9 +107,9 @@ def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
 
 
 def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int) -> Tensor:
-    """Words (R,count) of R streams as int64 in [0, 2^32): keys (R,8), rows (R,)."""
+    """Words (R,count) int32 of R streams: keys (R,8), rows (R,)."""
     if fused_kernels(str(keys.device)):
-        return stream_words(keys, rows, count, int(domain) * 256 + attempt).to(torch.int64) & 0xFFFFFFFF
+        return stream_words(keys, rows, count, int(domain) * 256 + attempt)
     blocks = -(-count // WORDS_PER_BLOCK)
     num_rows = rows.shape[0]
     out = chacha20_blocks(
@@ -117,21 +117,32 @@ def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int)
         torch.arange(blocks, dtype=torch.int32, device=keys.device).repeat(num_rows),
         _nonces(domain, rows, attempt).repeat_interleave(blocks, 0),
     )
-    return out.view(num_rows, blocks * WORDS_PER_BLOCK)[:, :count].to(torch.int64) & 0xFFFFFFFF
+    return out.view(num_rows, blocks * WORDS_PER_BLOCK)[:, :count]
 
 
-def uniform_words(moduli: Sequence[int], keys: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Values exactly uniform modulo each p, `count` for each row and modulus -> (M,R,count) int64 in [0, p).
+def _unsigned(words: Tensor) -> Tensor:
+    """int32 words as int64 in [0, 2^32)."""
+    return words.to(torch.int64) & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=64)
+def _limits(moduli: tuple[int, ...], device: str) -> Tensor:
+    """(M,) float64: the largest multiple of each p in [0, 2^32]."""
+    return torch.tensor([2**32 // p * p for p in moduli], dtype=torch.float64, device=device)
+
+
+def uniform_elements(
+    moduli: tuple[int, ...], p: Tensor, inverses: Tensor, keys: Tensor, rows: Tensor, count: int
+) -> Tensor:
+    """Values exactly uniform modulo each p, `count` for each row: symmetric residues (M,R,count) float64.
 
     Position j of a row takes the first of the words w_0, w_1, … (attempt 0, 1, …, at the same place of
     independent streams) that lies below the largest multiple of p in [0, 2^32); w mod p is then uniform.
     keys (R,8): the secret of each row's owner. rows (R,): the row's number in its owner's data.
     """
-    num_moduli, num_rows = len(moduli), rows.shape[0]
-    p = torch.tensor(moduli, dtype=torch.int64, device=keys.device).view(1, -1, 1)
-    limit = (2**32 // p) * p
-    words = _words(keys, rows, num_moduli * count, Domain.MASKS, 0).view(num_rows, num_moduli, count)
-    rejected = (words >= limit).nonzero()  # (J,3): row, channel, place
+    limits = _limits(moduli, str(keys.device))
+    words = _words(keys, rows, len(moduli) * count, Domain.MASKS, 0).reshape(rows.shape[0], len(moduli), count)
+    residues, rejected = cpu.residues_of_words(words, p, inverses, limits)  # rejected (J,3): row, channel, place
     attempt = 0
     while rejected.shape[0]:
         attempt += 1
@@ -140,11 +151,10 @@ def uniform_words(moduli: Sequence[int], keys: Tensor, rows: Tensor, count: int)
         row, channel, place = rejected.unbind(1)
         word = channel * count + place
         blocks = chacha20_blocks(
-            keys[row],
-            (word // WORDS_PER_BLOCK).to(torch.int32),
-            _nonces(Domain.MASKS, rows[row], attempt),
-        ).to(torch.int64)
-        again = blocks.gather(1, (word % WORDS_PER_BLOCK).view(-1, 1)).squeeze(1) & 0xFFFFFFFF
-        words[row, channel, place] = again
-        rejected = rejected[again >= limit.view(-1)[channel]]
-    return (words % p).swapaxes(0, 1)  # (R,M,count) -> (M,R,count)
+            keys[row], (word // WORDS_PER_BLOCK).to(torch.int32), _nonces(Domain.MASKS, rows[row], attempt)
+        )
+        again = _unsigned(blocks.gather(1, (word % WORDS_PER_BLOCK).view(-1, 1)).squeeze(1))
+        modulus = p[channel].to(torch.int64)
+        residues[channel, row, place] = ((again + modulus // 2) % modulus - modulus // 2).to(torch.float64)
+        rejected = rejected[again >= limits[channel]]
+    return residues

@@ -1,6 +1,8 @@
 """Exact integer kernels on tensors: modular products and the ChaCha20 block function. No classes, no state."""
 
-from .chacha20 import chacha20_blocks, key_words
+from . import cpu
+from .chacha20 import key_words
+from .cpu import canonical_, chacha20_blocks, matmul, reduce_
 from .gpu import (
     decode_lift,
     embed_int8,
@@ -10,12 +12,13 @@ from .gpu import (
     stream_words,
     uniform_residues,
 )
-from .residues import SLACK, canonical_, exact_inner_length, matmul, reduce_
+from .residues import SLACK, exact_inner_length
 
 __all__ = [
     "SLACK",
     "canonical_",
     "chacha20_blocks",
+    "cpu",
     "decode_lift",
     "embed_int8",
     "exact_inner_length",

@@ -1,0 +1,356 @@
+"""The CPU's kernels: product, bias and reduction in one pass over memory, compiled where Numba is installed.
+
+Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does each step, in more
+passes; residues then are congruent, and equal once canonical. Tensors carry the channel axis first, (M, ...);
+`moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where sharing pays.
+"""
+
+import ctypes
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import chacha20 as _chacha20
+from .. import residues as _residues
+from . import compiled
+
+_compiled: Any = compiled if compiled.available else None
+
+_EXACT = _residues.exact_inner_length(1, 1)
+
+# A sum that a product starts from, the bias or what came before, is at most this.
+_START = 2**24
+
+# Below these, handing work to another thread costs more than it saves (about 25 µs a call).
+_PARALLEL_ELEMENTS = 2**18
+_PARALLEL_PRODUCTS = 2**23
+_PARALLEL_BLOCKS = 2**12
+_PARALLEL_DIGITS = 2**15
+
+
+def is_compiled() -> bool:
+    """Whether the compiled kernels are in use."""
+    return _compiled is not None
+
+
+def keep_freed_memory(limit: int = 2**30) -> bool:
+    """Let this process keep up to `limit` bytes that it has freed; returns whether the C library agreed.
+
+    glibc hands large blocks back to the kernel on every free, and each round would fault all its pages in again:
+    8,700 faults, a third of the time of nine clients' gradients. For programs to call as they start, not for libraries.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):  # another C library
+        return False
+    trim_threshold, mmap_threshold = -1, -3  # <malloc.h>
+    return bool(mallopt(trim_threshold, limit)) and bool(mallopt(mmap_threshold, limit))
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"dresfl-{process}")
+
+
+def _share(kernel: Callable[..., None], units: int, large: bool, *arguments: Any) -> None:
+    """kernel(first, last, *arguments) over [0, units), on torch's number of threads if `large`."""
+    threads = min(torch.get_num_threads(), units) if large else 1
+    if threads < 2:
+        kernel(0, units, *arguments)
+        return
+    edges = [units * i // threads for i in range(threads + 1)]
+    pool = _pool(threads - 1, os.getpid())  # a forked child has none of its parent's threads
+    others = [pool.submit(kernel, low, high, *arguments) for low, high in pairwise(edges[1:])]
+    kernel(edges[0], edges[1], *arguments)
+    for other in others:
+        other.result()
+
+
+def _usable(x: Tensor) -> bool:
+    return x.dtype == torch.float64 and x.device.type == "cpu"
+
+
+def _fits(x: Tensor, moduli: Tensor, inverses: Tensor) -> bool:
+    """Whether the compiled kernels can work on x with these constants, one of each for every channel."""
+    if _compiled is None or not x.numel() or not _usable(x):
+        return False
+    return all(_usable(c) and c.shape == x.shape[:1] and c.is_contiguous() for c in (moduli, inverses))
+
+
+def _flat(x: Tensor) -> tuple[int, int]:
+    return x.shape[0], x.numel() // x.shape[0]
+
+
+# -- reduction ---------------------------------------------------------------------------------------------------
+
+
+def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """Reduce integer-valued x, |x| < 2^53 − 2^25, to symmetric residues |r| ≤ p/2 + SLACK, in place."""
+    if not _fits(x, moduli, inverses) or not x.is_contiguous():
+        return _residues.reduce_(x, moduli, inverses)
+    channels, columns = _flat(x)
+    addresses = x.data_ptr(), moduli.data_ptr(), inverses.data_ptr()
+    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, channels, columns, *addresses)
+    return x
+
+
+def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
+    """Take the last step from |r| ≤ p/2 + SLACK to the unique |r| ≤ (p−1)/2, in place."""
+    if not _fits(x, moduli, moduli) or not x.is_contiguous():
+        return _residues.canonical_(x, moduli)
+    channels, columns = _flat(x)
+    large = x.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.canonical, columns, large, channels, columns, x.data_ptr(), moduli.data_ptr())
+    return x
+
+
+def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """The residues (M,...) of the same integers (...), |x| < 2^53 − 2^25, in every channel."""
+    channels = len(moduli)
+    values = values.to(torch.float64)
+    everywhere = values.expand(channels, *values.shape)
+    if not _fits(everywhere, moduli, inverses):
+        return _residues.reduce_(everywhere.clone(), moduli, inverses)
+    values = values.contiguous()
+    out = torch.empty(everywhere.shape, dtype=torch.float64)
+    addresses = values.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr()
+    large = out.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.embed, values.numel(), large, channels, values.numel(), *addresses)
+    return out
+
+
+# -- one operation and its reduction -----------------------------------------------------------------------------
+
+
+def _broadcast(a: Tensor, b: Tensor) -> tuple[int, int, int] | None:
+    """Rows and columns of a, seen as (M,rows,columns), and columns of b; None where b broadcasts in another way."""
+    channels, columns = _flat(a)
+    if a.shape == b.shape:
+        return 1, columns, columns
+    if b.dim() != a.dim() or b.shape[0] != channels:
+        return None
+    if b.numel() == channels:
+        return 1, columns, 1
+    last = a.shape[-1]
+    return (columns // last, last, last) if b.shape[-1] == last and b.numel() == channels * last else None
+
+
+def _combine(products: bool, a: Tensor, b: Tensor, factor: float, moduli: Tensor, inverses: Tensor) -> Tensor:
+    shape = _broadcast(a, b) if _fits(a, moduli, inverses) and _usable(b) else None
+    if shape is None:
+        return _residues.reduce_(a * b * factor if products else a + b * factor, moduli, inverses)
+    a, b = a.contiguous(), b.contiguous()
+    out = torch.empty(a.shape, dtype=torch.float64)
+    rows, columns, b_columns = shape
+    _share(
+        _compiled.combine, columns, a.numel() >= _PARALLEL_ELEMENTS, a.shape[0], rows, columns, b_columns, products,
+        factor, a.data_ptr(), b.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr(),
+    )  # fmt: skip
+    return out
+
+
+def add_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a + b, reduced. Here and below b has a's shape or broadcasts to it."""
+    return _combine(False, a, b, 1.0, moduli, inverses)
+
+
+def sub_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a − b, reduced."""
+    return _combine(False, a, b, -1.0, moduli, inverses)
+
+
+def mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a·b, elementwise, reduced."""
+    return _combine(True, a, b, 1.0, moduli, inverses)
+
+
+def double_mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """2·a·b, elementwise, reduced: what the square's derivative needs, 2·x·delta."""
+    return _combine(True, a, b, 2.0, moduli, inverses)
+
+
+def square_reduce(a: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a², elementwise, reduced."""
+    return _combine(True, a, a, 1.0, moduli, inverses)
+
+
+def scale_reduce(a: Tensor, factors: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a·factor, one symmetric residue as the factor of each channel, factors (M,), reduced."""
+    return _combine(True, a, factors.view(-1, *[1] * (a.dim() - 1)), 1.0, moduli, inverses)
+
+
+# -- products ----------------------------------------------------------------------------------------------------
+
+
+def matmul(
+    left: Tensor,
+    right: Tensor,
+    moduli: Tensor,
+    inverses: Tensor,
+    left_bound: int,
+    right_bound: int,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """left @ right + bias modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
+
+    (M,...,m,n) @ (M,...,n,k) or (n,k), the same in every channel, + residues (M,k) -> (M,...,m,k), written to `out` if
+    that is given; it overlaps neither factor. Any strides will do: transposed factors and slices are not copied.
+    Sums longer than float64 holds exactly are reduced on the way, in registers.
+
+    >>> constants = torch.tensor([101.0], dtype=torch.float64), torch.tensor([1 / 101], dtype=torch.float64)
+    >>> left, right = torch.full((1, 1, 3), 50.0).double(), torch.full((1, 3, 2), 49.0).double()
+    >>> matmul(left, right, *constants, 50, 50, torch.tensor([[1.0, 2.0]]).double()).tolist() == [
+    ...     [[3 * 50 * 49 + 1 - 73 * 101, 3 * 50 * 49 + 2 - 73 * 101]]
+    ... ]
+    True
+    """
+    step = (_EXACT - _START) // max(1, left_bound * right_bound)
+    if step < 1 or not _fits(left, moduli, inverses) or not _regular(left, right, bias, out):
+        result = _residues.matmul(left, right, moduli, inverses, left_bound, right_bound)
+        if bias is not None:
+            result = add_reduce(result, bias.view(len(bias), *[1] * (result.dim() - 2), -1), moduli, inverses)
+        return result if out is None else out.copy_(result)
+    rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    matrices = left.numel() // (rows * inner)
+    if out is None:
+        out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
+    large = out.numel() * inner >= _PARALLEL_PRODUCTS
+    _share(
+        _compiled.product, matrices * -(-columns // _compiled.WIDTH), large,
+        matrices // left.shape[0], rows, inner, columns, step, moduli.data_ptr(), inverses.data_ptr(),
+        left.data_ptr(), *_strides(left), right.data_ptr(), *_strides(right),
+        *((0, 0, 0) if bias is None else (bias.data_ptr(), 8 * bias.stride(0), 8 * bias.stride(1))),
+        out.data_ptr(), *_strides(out)[:3],
+    )  # fmt: skip
+    return out
+
+
+def _regular(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor | None) -> bool:
+    """Whether the shapes are a code's, (M,m,n), or a network's, (M,N,m,n), or one right factor serves every channel."""
+    dims, shape = left.dim(), right.shape
+    if dims not in (3, 4) or not _usable(right) or not right.numel() or shape[-2] != left.shape[-1]:
+        return False
+    if right.dim() != 2 and (right.dim() != dims or shape[0] != left.shape[0]):
+        return False
+    if right.dim() == 4 and shape[1] not in (1, left.shape[1]):
+        return False
+    if bias is not None and not (_usable(bias) and bias.shape == (left.shape[0], shape[-1])):
+        return False
+    return out is None or (_usable(out) and out.shape == (*left.shape[:-1], shape[-1]) and out.stride(-1) == 1)
+
+
+def _strides(x: Tensor) -> tuple[int, int, int, int]:
+    """Bytes from one channel, client, row and column to the next; 0 along an axis that is not there or repeats."""
+    strides = x.stride()
+    rows, columns = 8 * strides[-2], 8 * strides[-1]
+    if x.dim() == 2:
+        return 0, 0, rows, columns
+    return 8 * strides[0], 8 * strides[1] if x.dim() == 4 and x.shape[1] > 1 else 0, rows, columns
+
+
+# -- lifting -----------------------------------------------------------------------------------------------------
+
+
+def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garner: Tensor) -> Tensor | None:
+    """Symmetric mixed-radix digits (M,...) of symmetric residues (M,...); None where nothing is compiled."""
+    if not _fits(residues, moduli, inverses) or garner.shape != (len(moduli), len(moduli)):
+        return None
+    digits = canonical_(residues.clone(memory_format=torch.contiguous_format), moduli)
+    channels, columns = _flat(digits)
+    garner = garner.contiguous()
+    addresses = digits.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), garner.data_ptr()
+    _share(_compiled.mixed_radix, columns, digits.numel() >= _PARALLEL_DIGITS, channels, columns, *addresses)
+    return digits
+
+
+def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
+    """Σ_i d_i·P_i rounded once, to nearest even: digits (M,n), radix (L,M) -> (n,); None where nothing is compiled."""
+    if _compiled is None or not (_usable(digits) and _usable(radix)) or radix.shape[1] != digits.shape[0]:
+        return None
+    digits, radix = digits.contiguous(), radix.contiguous()
+    out = torch.empty(digits.shape[1], dtype=torch.float64)
+    addresses = digits.data_ptr(), radix.data_ptr(), out.data_ptr()
+    large = digits.numel() >= _PARALLEL_DIGITS
+    _share(_compiled.nearest, digits.shape[1], large, *digits.shape, radix.shape[0], *addresses)
+    return out
+
+
+# -- bytes and masks ---------------------------------------------------------------------------------------------
+
+
+def pack(residues: Tensor, moduli: Tensor, size: int) -> bytes:
+    """Residues (M,...), |r| < p, as little-endian integers in [0, p) of `size` ≤ 4 bytes, channel-major."""
+    if not _fits(residues, moduli, moduli):
+        p = moduli.view(-1, *[1] * (residues.dim() - 1))
+        words = torch.where(residues < 0, residues + p, residues).to(torch.int32).contiguous()
+        return words.view(torch.uint8).view(-1, 4)[:, :size].numpy().tobytes()
+    residues = residues.contiguous()
+    channels, columns = _flat(residues)
+    out = torch.empty(channels * columns * size, dtype=torch.uint8)
+    addresses = residues.data_ptr(), moduli.data_ptr(), out.data_ptr()
+    _share(_compiled.pack, columns, residues.numel() >= _PARALLEL_ELEMENTS, channels, columns, size, *addresses)
+    return out.numpy().tobytes()
+
+
+def unpack(packed: Tensor, shape: Sequence[int], moduli: Tensor, size: int) -> Tensor | None:
+    """The canonical residues (M,*shape) in uint8 `packed`, as `pack` made it; None if one is not below its modulus."""
+    full = (len(moduli), *shape)
+    if packed.dtype != torch.uint8 or packed.numel() != math.prod(full) * size:
+        raise ValueError(
+            f"{math.prod(full) * size} bytes of residues expected, {packed.numel()} of {packed.dtype} came"
+        )
+    out = torch.empty(full, dtype=torch.float64)
+    if not _fits(out, moduli, moduli) or packed.device.type != "cpu":
+        powers = torch.tensor([256.0**i for i in range(size)], dtype=torch.float64)
+        words = (packed.view(-1, size).to(torch.float64) @ powers).view(full)
+        wrong = bool((words >= moduli.view(-1, *[1] * len(shape))).any())
+        return None if wrong else _residues.canonical_(words, moduli)
+    packed = packed.contiguous()
+    addresses = packed.data_ptr(), moduli.data_ptr(), out.data_ptr()
+    return None if _compiled.unpack(*_flat(out), size, *addresses) else out
+
+
+def chacha20_blocks(keys: Tensor, counters: Tensor, nonces: Tensor) -> Tensor:
+    """The keystream blocks of keys (R,8), counters (R,), nonces (R,3), all int32 -> words (R,16) int32."""
+    blocks = counters.shape[0]
+    inputs = keys, counters, nonces
+    regular = all(x.dtype == torch.int32 and x.device.type == "cpu" for x in inputs)
+    if _compiled is None or not blocks or not regular or (keys.shape, nonces.shape) != ((blocks, 8), (blocks, 3)):
+        return _chacha20.chacha20_blocks(keys, counters, nonces)
+    out = torch.empty((blocks, 16), dtype=torch.int32)
+    where = [value for x in inputs for value in (x.data_ptr(), *(4 * stride for stride in x.stride()))]
+    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, *where, out.data_ptr())
+    return out
+
+
+def residues_of_words(words: Tensor, moduli: Tensor, inverses: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Canonical residues (M,R,n) of 32-bit words (R,M,n) int32, and the places (J,3) of the words to draw again.
+
+    A word, taken as unsigned, is to be drawn again if it is not below its channel's limit, the largest multiple of
+    p up to 2^32; limits (M,) float64. Places are (row, channel, position), in order; their residues are no use.
+    """
+    rows, channels, places = words.shape
+    out = torch.empty((channels, rows, places), dtype=torch.float64)
+    regular = words.dtype == torch.int32 and words.device.type == "cpu" and _fits(out, moduli, inverses)
+    if not regular or not _fits(out, limits, limits) or not words[0].is_contiguous():
+        unsigned = words.to(torch.int64) & 0xFFFFFFFF
+        again = (unsigned >= limits.view(1, -1, 1)).nonzero()
+        residues = _residues.reduce_(unsigned.swapaxes(0, 1).to(torch.float64).contiguous(), moduli, inverses)
+        return _residues.canonical_(residues, moduli), again
+    addresses = moduli.data_ptr(), inverses.data_ptr(), limits.data_ptr(), out.data_ptr()
+    room = 256
+    while True:
+        again = torch.empty((room, 3), dtype=torch.int64)
+        source = words.data_ptr(), 4 * words.stride(0)
+        found = _compiled.words_to_residues(channels, rows, places, *source, *addresses, room, again.data_ptr())
+        if found <= room:
+            return out, again[:found]
+        room = found

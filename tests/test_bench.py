@@ -128,10 +128,9 @@ def test_bare_products_are_those_of_the_network() -> None:
         shapes.append((left.shape[-2], left.shape[-1], right.shape[-1]))
         return real(left, right)
 
-    run = stages.bare_round(session)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "matmul", spy)
-        run()
+        stages.bare_round(session)()
     needed, columns = session.recovery_threshold, 4 * session.row_width
     layers = [(4, 6, 4), (6, 4, 4), (4, 4, 3), (4, 4, 3), (4, 3, 4)]
     assert shapes == [(needed, 2, columns), *layers, (1, needed, session.network.num_parameters)]
@@ -160,7 +159,7 @@ def test_peers_multiply_modulo_the_prime(peer: peers.Peer) -> None:
 
 def test_the_int8_product_is_measured_in_tops() -> None:
     """On the CPU here, where both products exist too, only slow."""
-    found = products.byte_product((32, 64, 32), channels=30, device="cpu", seconds=0.0)
+    found, _ = products.byte_product((32, 64, 32), channels=30, device="cpu", seconds=0.0)
     assert found["channels"] == 30
     assert 200 < found["bits"] < 240
     assert found["tops"] == pytest.approx(2e-12 * 30 * 32 * 64 * 32 / found["seconds"])

@@ -8,6 +8,8 @@ from hypothesis import given
 from dresfl.coding import LagrangeCode
 from dresfl.errors import FieldError, HeadroomAlarm
 from dresfl.field import ByteField, PublicStream, ResidueField, SecretSeed, choose_moduli, num_value_moduli
+from dresfl.kernels import matmul_int8
+from dresfl.kernels.cpu import bytes_of_totals
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -106,3 +108,21 @@ def test_what_is_no_byte_is_refused():
     _, narrow = fields()
     with pytest.raises(FieldError, match="too long"):
         narrow.sum(torch.zeros((5, 40_000), dtype=torch.int8), 1)
+
+
+@pytest.mark.parametrize("p", [3, 29, 127, 251])
+def test_totals_become_the_unique_byte(p):
+    edges = [0, 1, -1, p // 2, -(p // 2), p // 2 + 1, 2**31 - 1, -(2**31) + 1, p * 2**22, 5 * p + p // 2]
+    totals = torch.tensor([edges + [k * p + d for k in range(-400, 400) for d in (-1, 0, p // 2, p // 2 + 1)]] * 2)
+    moduli = torch.tensor([p, p], dtype=torch.int32)
+    found = bytes_of_totals(totals.to(torch.int32), moduli)
+    assert found.dtype == torch.int8
+    assert found.to(torch.int64).equal((totals + p // 2) % p - p // 2)
+
+
+def test_products_on_the_cpu_are_exact_at_the_extremes():
+    moduli = torch.tensor([251, 127], dtype=torch.int32)
+    half = torch.tensor([125, 63], dtype=torch.int8).view(-1, 1, 1)
+    left, right = half.expand(2, 40, 700).contiguous(), -half.expand(2, 700, 33).contiguous()
+    wanted = (left.to(torch.int64) @ right.to(torch.int64)) % moduli.view(-1, 1, 1)
+    assert ((matmul_int8(left, right, moduli).to(torch.int64) - wanted) % moduli.view(-1, 1, 1) == 0).all()

@@ -10,6 +10,10 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from .cpu import bytes_of_totals
+
+_MAX_INNER = (2**31 - 1) // 125**2  # int32 holds the sum
+
 
 @lru_cache(maxsize=8)
 def fused_kernels(device: str) -> bool:
@@ -23,9 +27,27 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
         from .int8_triton import matmul_int8 as fused
 
         return fused(left, right, moduli)
+    if left.dim() == right.dim() == 3 and left.shape[2] <= _MAX_INNER and left.device.type == "cpu" and _cpu_int8():
+        totals = torch.empty((len(moduli), left.shape[1], right.shape[2]), dtype=torch.int32)
+        for a, b, total in zip(left, right, totals, strict=True):
+            torch._int_mm(a, b, out=total)
+        return bytes_of_totals(totals, moduli)
     total = left.to(torch.int64) @ right.to(torch.int64)
     p = moduli.to(torch.int64).view(-1, *[1] * (total.dim() - 1))
     return ((total + p // 2) % p - p // 2).to(torch.int8)
+
+
+@lru_cache(maxsize=1)
+def _cpu_int8() -> bool:
+    """Whether this CPU's int8 product is exact: without VNNI instructions, libraries may saturate 16-bit sums."""
+    worst = torch.full((64, 256), 125, dtype=torch.int8)
+    signs = torch.tensor([1, -1], dtype=torch.int8)
+    try:
+        products = [torch._int_mm(worst * s, worst.mT.contiguous() * t) for s in signs for t in signs]
+    except RuntimeError:
+        return False
+    wanted = 256 * 125**2
+    return all(bool((x == wanted * s).all()) for x, s in zip(products, (1, -1, -1, 1), strict=True))
 
 
 def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dresfl.quantize import stochastic_round
 from .messages import Answer, Task
 from .session import Session
 
-_COLUMNS = 2**14  # coordinates decoded at a time
+_COLUMNS = 2**12  # coordinates decoded at a time
 
 WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 

@@ -1,6 +1,8 @@
 """The exact product against its limit, the bare product of the same shape, and against other libraries."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,17 +12,30 @@ from dresfl.errors import DresError
 from dresfl.field import ByteField, ResidueField, choose_moduli, modulus_limit
 
 from .peers import PEERS, Shape
-from .stages import residues
-from .timing import Timing, interleaved
+from .stages import bare_products, blas_names, residues
+from .timing import Call, Timing, interleaved
 
 _BITS = 180  # and headroom: nine primes of 24 or of 22.7 bits
 _POINTS = 22  # of 20 clients, a shard and a mask
 _CHECKED_ROWS = 16
+_CPU_BYTES = 27  # primes below 256: 200.7 bits
 
 
 def shape_name(shape: Shape) -> str:
     """64x784x64: rows, the inner length, columns."""
     return "x".join(map(str, shape))
+
+
+def limits(pairs: Callable[[str], Call], device: str) -> dict[str, Call]:
+    """The calls of every library's bare products, by the name that `against_fastest` looks for."""
+    return {f"limit {blas}": pairs(blas) for blas in blas_names(device)}
+
+
+def against_fastest(timings: dict[str, Timing]) -> dict[str, Any]:
+    """`against` the library that was faster."""
+    found = {name.split()[1]: timing for name, timing in timings.items() if name.startswith("limit")}
+    fastest = min(found, key=lambda blas: found[blas].median)
+    return {"limit_blas": fastest, **against(timings["exact"], found[fastest])}
 
 
 def against(exact: Timing, limit: Timing) -> dict[str, Any]:
@@ -37,16 +52,24 @@ def against(exact: Timing, limit: Timing) -> dict[str, Any]:
 
 
 def wide_product(shape: Shape, *, device: str, threads: int, seconds: float, slow_products: int) -> dict[str, Any]:
-    """Nine channels in float64. Operands are secret times secret, residues in their whole range.
+    """About 200 bits, by whichever path is faster: nine primes in float64, or on a CPU 27 of a byte each.
+
+    Operands are secret times secret, residues in their whole range. The limit is the nine bare float64 products.
 
     With 24-bit primes, those of the `mnist` setting, a sum of 784 products is split to stay exact; `unsplit` is the
     same with primes short enough for it. `slow_products`: peers of Python objects are left out of larger shapes.
     """
     m, n, k = shape
-    found = _wide(shape, 2**24, device, seconds)
     field, left, right = _operands(shape, 2**24, device)
-    found["threads"] = threads
+    found = {"path": "float64", **_wide(shape, 2**24, device, seconds), "threads": threads}
     found["unsplit"] = _wide(shape, modulus_limit(n), device, seconds / 2)
+    ours: Call = functools.partial(field.matmul, left, right)
+    if device == "cpu":
+        found["int8"], bytewise = byte_product(shape, channels=_CPU_BYTES, device=device, seconds=seconds / 2)
+        if found["int8"]["seconds"] < found["seconds"]:
+            ours = bytewise
+            found |= {"path": "int8", "seconds": found["int8"]["seconds"], "bits": found["int8"]["bits"]}
+            found["ratio_to_limit"] = found["seconds"] / found["limit_seconds"]
     found["peers"], found["left_out"] = {}, []
     for peer in PEERS:
         if not peer.installed:
@@ -54,7 +77,7 @@ def wide_product(shape: Shape, *, device: str, threads: int, seconds: float, slo
         if peer.slow and m * n * k > slow_products:
             found["left_out"].append(peer.name)
             continue
-        calls = {"ours": lambda: field.matmul(left, right), "theirs": peer.prepare(shape, threads)}
+        calls: dict[str, Call] = {"ours": ours, "theirs": peer.prepare(shape, threads)}
         # long turns: after a library that leaves nothing of ours in the caches, ours would start cold
         least, cold = (1, ["theirs"]) if peer.slow else (3, [])
         timings = interleaved(calls, seconds / 2, device=device, least=least, turn=0.03, cold=cold)
@@ -79,17 +102,13 @@ def _operands(shape: Shape, limit: int, device: str) -> tuple[ResidueField, Tens
 def _wide(shape: Shape, limit: int, device: str, seconds: float) -> dict[str, Any]:
     field, left, right = _operands(shape, limit, device)
     _check(left, right, field.matmul(left, right), field.moduli)
-    calls = {"exact": lambda: field.matmul(left, right), "limit": lambda: torch.matmul(left, right)}
-    timings = interleaved(calls, seconds, device=device)
-    return {
-        "channels": len(field.moduli),
-        "bits": math.log2(field.modulus),
-        **against(timings["exact"], timings["limit"]),
-    }
+    bare = limits(lambda blas: bare_products([(left, right)], blas), device)
+    timings = interleaved({"exact": lambda: field.matmul(left, right), **bare}, seconds, device=device)
+    return {"channels": len(field.moduli), "bits": math.log2(field.modulus), **against_fastest(timings)}
 
 
-def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) -> dict[str, Any]:
-    """Primes below 256 on a GPU's int8 tensor cores; the limit is the vendor's product without any reduction.
+def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) -> tuple[dict[str, Any], Call]:
+    """Primes below 256 on int8 units, and the call that was timed; the limit is the vendor's product, unreduced.
 
     The right factor lies as weights do, inner axis contiguous. Below 1.0 ours is faster than the vendor's.
     """
@@ -103,15 +122,17 @@ def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) ->
         for a, b in zip(left, right, strict=True):
             torch._int_mm(a, b)
 
-    timings = interleaved({"exact": lambda: field.matmul(left, right), "limit": limit}, seconds, device=device)
+    exact = functools.partial(field.matmul, left, right)
+    timings = interleaved({"exact": exact, "limit": limit}, seconds, device=device)
     work = 2e-12 * len(primes) * m * n * k
-    return {
+    found = {
         "channels": len(primes),
         "bits": math.log2(field.modulus),
         **against(timings["exact"], timings["limit"]),
         "tops": work / timings["exact"].median,
         "limit_tops": work / timings["limit"].median,
     }
+    return found, exact
 
 
 def _check(left: Tensor, right: Tensor, product: Tensor, moduli: tuple[int, ...]) -> None:

@@ -3,10 +3,11 @@
 Rows and residues are synthetic: no data set is needed, and time does not depend on the values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,12 +120,17 @@ def rounds(session: Session) -> tuple[Call, int]:
 # -- what they are held against ------------------------------------------------------------------------------------
 
 
-def bare_gradients(session: Session, answers: int) -> Call:
+def blas_names(device: str) -> tuple[str, ...]:
+    """The libraries whose bare products are timed; the limit is the faster one's, which depends on the CPU."""
+    return ("torch", "numpy") if device == "cpu" else ("torch",)
+
+
+def bare_gradients(session: Session, answers: int, blas: str = "torch") -> Call:
     """The float64 products in `answers` clients' gradients, and nothing else."""
-    return _products(_layers(session, answers))
+    return bare_products(_layers(session, answers), blas)
 
 
-def bare_round(session: Session) -> Call:
+def bare_round(session: Session, blas: str = "torch") -> Call:
     """The float64 products of one round: encode, every layer forward and backward, decode."""
     moduli, answers = len(session.field.moduli), session.recovery_threshold
     hidden = session.num_shards + session.max_colluders
@@ -134,7 +140,7 @@ def bare_round(session: Session) -> Call:
         _reals(session, moduli, 1, answers),
         _reals(session, moduli, answers, session.network.num_parameters),
     )
-    return _products([encoding, *_layers(session, answers), decoding])
+    return bare_products([encoding, *_layers(session, answers), decoding], blas)
 
 
 def _layers(session: Session, answers: int) -> list[tuple[Tensor, Tensor]]:
@@ -154,10 +160,16 @@ def _reals(session: Session, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64).to(session.device)
 
 
-def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Call:
+def bare_products(pairs: Sequence[tuple[Tensor, Tensor]], blas: str) -> Call:
+    """These products alone, by torch or by NumPy."""
+    factors: Sequence[tuple[Any, Any]] = pairs
+    multiply: Callable[[Any, Any], Any] = torch.matmul
+    if blas == "numpy":
+        factors, multiply = [(left.numpy(), right.numpy()) for left, right in pairs], np.matmul
+
     def run() -> None:
-        for left, right in pairs:
-            torch.matmul(left, right)
+        for left, right in factors:
+            multiply(left, right)
 
     return run
 

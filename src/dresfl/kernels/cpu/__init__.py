@@ -111,6 +111,20 @@ def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
     return x
 
 
+def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
+    """int32 totals (M,...) -> symmetric residues int8, for odd moduli (M,) below 256."""
+    wide = moduli.to(torch.float64)
+    if _compiled is None or totals.dtype != torch.int32 or totals.device.type != "cpu" or not totals.is_contiguous():
+        reduced = _residues.reduce_(totals.to(torch.float64), wide, 1.0 / wide)
+        return _residues.canonical_(reduced, wide).to(torch.int8)
+    out = torch.empty(totals.shape, dtype=torch.int8)
+    channels, columns = _flat(totals)
+    large = totals.numel() >= _PARALLEL_ELEMENTS
+    addresses = totals.data_ptr(), wide.data_ptr(), out.data_ptr()
+    _share(_compiled.bytes_of_totals, columns, large, channels, columns, *addresses)
+    return out
+
+
 def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """The residues (M,...) of the same integers (...), |x| < 2^53 − 2^25, in every channel."""
     channels = len(moduli)

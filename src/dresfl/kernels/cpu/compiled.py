@@ -398,6 +398,19 @@ def canonical(first: int, last: int, channels: int, columns: int, x: int, p: int
 
 
 @_jit
+def bytes_of_totals(first: int, last: int, channels: int, columns: int, totals: int, p: int, out: int) -> None:
+    """int32 totals to symmetric residues int8: one pass in, one out."""
+    matrix = numba.carray(_pointer(totals), (channels, columns), np.int32)
+    found = numba.carray(_pointer(out), (channels, columns), np.int8)
+    for m in range(channels):
+        modulus, row, target = _read(p + 8 * m), matrix[m, first:last], found[m, first:last]
+        inverse = 1.0 / modulus
+        for i in range(row.size):
+            value = np.float64(row[i])  # |value| < 2^31, so the rounded quotient leaves |r| ≤ (p−1)/2
+            target[i] = np.int8(value - modulus * np.rint(value * inverse))
+
+
+@_jit
 def combine(
     first: int, last: int, channels: int, rows: int, columns: int, b_columns: int, products: bool, factor: float,
     a: int, b: int, p: int, inverses: int, out: int,

@@ -61,15 +61,18 @@ def wide_product(shape: Shape, *, device: str, threads: int, seconds: float, slo
     """
     m, n, k = shape
     field, left, right = _operands(shape, 2**24, device)
-    found = {"path": "float64", **_wide(shape, 2**24, device, seconds), "threads": threads}
-    found["unsplit"] = _wide(shape, modulus_limit(n), device, seconds / 2)
     ours: Call = functools.partial(field.matmul, left, right)
+    wide = _wide(shape, 2**24, device, seconds)
+    found = {"path": "float64", "threads": threads, **wide, "float64": wide}
+    found["unsplit"] = _wide(shape, modulus_limit(n), device, seconds / 2)
     if device == "cpu":
         found["int8"], bytewise = byte_product(shape, channels=_CPU_BYTES, device=device, seconds=seconds / 2)
-        if found["int8"]["seconds"] < found["seconds"]:
+        if found["int8"]["seconds"] < wide["seconds"]:
             ours = bytewise
-            found |= {"path": "int8", "seconds": found["int8"]["seconds"], "bits": found["int8"]["bits"]}
+            taken = {key: found["int8"][key] for key in ("channels", "bits", "seconds", "best_seconds", "runs")}
+            found |= {"path": "int8", **taken}
             found["ratio_to_limit"] = found["seconds"] / found["limit_seconds"]
+            found["best_ratio_to_limit"] = found["best_seconds"] / found["best_limit_seconds"]
     found["peers"], found["left_out"] = {}, []
     for peer in PEERS:
         if not peer.installed:

@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/large_head.py
 
-Synthetic sparse rows like VGG features. A tiny learning rate keeps random labels from driving the weights away. Prints one
-JSON line: milliseconds a round (median of blocks of four), the field, peak memory, the kernels that took longest.
+Synthetic sparse rows like VGG features. A tiny learning rate keeps random labels from driving the weights away.
+Prints one JSON line: milliseconds a round (median of blocks of four), the field, peak memory, the longest kernels.
 """
 
 import json

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import DataError, FieldError, UsageError
-from dresfl.field import Domain, PublicStream, choose_moduli
+from dresfl.field import ByteField, Domain, PublicStream, ResidueField, choose_moduli
 from dresfl.model import Dense, Network, Square, mlp
-from dresfl.protocol import Session
+from dresfl.protocol import Session, choose_field
 
 NETWORK = Network((Dense(2),), (3,), 2, 4)
 
@@ -195,3 +195,33 @@ def test_impossible_sessions_are_refused(changes, error, words):
     base = session_of((5, 5, 5))
     with pytest.raises(error, match=words):
         replace(base, **changes)
+
+
+# -- which field -----------------------------------------------------------------------------------------------
+
+
+def field_kind(monkeypatch, *, fused=True, clients=20, sizes=(1100, 1000, 10), weight_bits=10):
+    monkeypatch.setattr("dresfl.protocol.session.fused_kernels", lambda device: fused)
+    network = mlp(sizes, input_bits=4, weight_bits=weight_bits)
+    return choose_field(network, clients, 1, 1, 64)
+
+
+def test_large_layers_take_bytes_where_int8_kernels_run(monkeypatch):
+    field = field_kind(monkeypatch)
+    assert isinstance(field, ByteField)
+    assert 22 < min(field.moduli) < max(field.moduli) < 256
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fused": False},
+        {"sizes": (784, 64, 10)},  # too small to be worth it
+        {"clients": 240},  # more points than small primes have room for
+        {"sizes": (1100, 1000, 8, 8, 10), "weight_bits": 14},  # more bits than all primes below 256 hold
+    ],
+)
+def test_everything_else_takes_float64(monkeypatch, change):
+    field = field_kind(monkeypatch, **change)
+    assert isinstance(field, ResidueField)
+    assert max(field.moduli) > 2**20

@@ -28,21 +28,21 @@ import torch
 from torch import Tensor
 
 try:
-    import triton  # type: ignore[import-not-found]
-    import triton.language as tl  # type: ignore[import-not-found]
-    from triton.experimental import gluon  # type: ignore[import-not-found]
-    from triton.experimental.gluon import language as gl  # type: ignore[import-not-found]
-    from triton.experimental.gluon.language.nvidia.hopper import (  # type: ignore[import-not-found]
+    import triton
+    import triton.language as tl
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia.hopper import (
         fence_async_shared,
         mbarrier,
         tma,
         warpgroup_mma,
         warpgroup_mma_wait,
     )
-    from triton.experimental.gluon.nvidia.hopper import (  # type: ignore[import-not-found]
+    from triton.experimental.gluon.nvidia.hopper import (
         TensorDescriptor as GluonDescriptor,
     )
-    from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-not-found]
+    from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError:
     triton = None
 

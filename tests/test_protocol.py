@@ -221,7 +221,13 @@ def test_a_tight_modulus_refuses_what_a_wide_one_holds():
 
 def bare_client(session, index=0):
     rows = session.client_rows[index]
-    return Client(session, index, SecretSeed.fresh(), torch.zeros(rows, 3), torch.zeros(rows, 2))
+    return Client(
+        session,
+        index,
+        SecretSeed.fresh(),
+        torch.zeros(rows, 3, dtype=torch.int64),
+        torch.zeros(rows, 2, dtype=torch.int64),
+    )
 
 
 def test_a_client_without_all_shares_does_not_answer():
@@ -263,7 +269,13 @@ def test_rows_that_do_not_fit_the_session_are_refused():
     session, _, _ = make()
     for inputs, targets in (((3, 4), (3, 2)), ((4, 3), (4, 2)), ((3, 3), (3, 3)), ((9,), (3, 2))):
         with pytest.raises(DataError, match="client 0: inputs") as caught:
-            Client(session, 0, SecretSeed.fresh(), torch.zeros(inputs), torch.zeros(targets))
+            Client(
+                session,
+                0,
+                SecretSeed.fresh(),
+                torch.zeros(inputs, dtype=torch.int64),
+                torch.zeros(targets, dtype=torch.int64),
+            )
         assert caught.value.hint
 
 
@@ -318,3 +330,41 @@ def test_a_foreign_state_is_refused(name):
         server.restore(foreign_states()[name])
     assert caught.value.hint
     assert same(server.state(), before)
+
+
+def test_a_batch_is_answered_for_one_set_of_weights():
+    _, clients, server = make()
+    task = server.task()
+    first = clients[0].answer(task)
+    assert torch.equal(clients[0].answer(task).residues, first.residues)
+    with pytest.raises(MessageError, match="other weights"):
+        clients[0].answer(Task(task.round_number, task.weights + 1))
+
+
+def test_an_answer_of_nobody_is_refused_and_the_round_goes_on():
+    _, clients, server = make()
+    stray = clients[0].answer(server.task())
+    with pytest.raises(MessageError, match="does not exist"):
+        server.receive(Answer(0, 99, stray.residues))
+    assert server.receive(stray) is None
+
+
+def test_a_share_is_not_replaced():
+    _, clients, _ = make()
+    share = clients[1].deal(0)
+    clients[0].receive(share)
+    with pytest.raises(MessageError, match="shared already"):
+        clients[0].receive(Share(1, 0, 0, share.residues + 1))
+
+
+def test_rows_that_are_no_integers_are_refused():
+    session, _, _ = make()
+    rows = session.client_rows[0]
+    with pytest.raises(DataError, match="integers"):
+        Client(session, 0, SecretSeed.fresh(), torch.full((rows, 3), 0.37), torch.zeros(rows, 2, dtype=torch.int64))
+
+
+def test_a_kept_seed_gives_other_masks_in_another_session():
+    seed = SecretSeed(bytes(range(32)))
+    assert not seed.mask_key(b"a" * 16).equal(seed.mask_key(b"b" * 16))
+    assert not seed.mask_key(b"a" * 16).equal(seed.key())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dresfl.errors import DataError, FieldError, UsageError
 from dresfl.field import ByteField, Domain, PublicStream, ResidueField, choose_moduli
-from dresfl.model import Dense, Network, Square, mlp
+from dresfl.model import Conv2d, Dense, Flatten, Network, Square, mlp
 from dresfl.protocol import Session, choose_field
 
 NETWORK = Network((Dense(2),), (3,), 2, 4)
@@ -215,7 +215,6 @@ def test_large_layers_take_bytes_where_int8_kernels_run(monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"fused": False},
         {"sizes": (784, 64, 10)},  # too small to be worth it
         {"clients": 240},  # more points than small primes have room for
         {"sizes": (1100, 1000, 8, 8, 10), "weight_bits": 14},  # more bits than all primes below 256 hold
@@ -225,3 +224,17 @@ def test_everything_else_takes_float64(monkeypatch, change):
     field = field_kind(monkeypatch, **change)
     assert isinstance(field, ResidueField)
     assert max(field.moduli) > 2**20
+
+
+def test_the_moduli_do_not_depend_on_the_device(monkeypatch):
+    on_gpu, on_cpu = field_kind(monkeypatch), field_kind(monkeypatch, fused=False)
+    assert isinstance(on_cpu, ResidueField)
+    assert on_cpu.moduli == on_gpu.moduli
+    assert on_cpu.value_bound == on_gpu.value_bound
+
+
+def test_long_sums_take_large_primes(monkeypatch):
+    layers = (Conv2d(16, 5), Square(), Flatten(), Dense(128), Square(), Dense(10))
+    monkeypatch.setattr("dresfl.protocol.session.fused_kernels", lambda device: True)
+    field = choose_field(Network(layers, (28, 28, 1), 4, 10), 20, 1, 1, 64)
+    assert isinstance(field, ResidueField)

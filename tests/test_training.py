@@ -491,10 +491,9 @@ def test_alarms_are_counted_and_written_down(tmp_path):
 def test_too_few_reliable_clients_are_noted(tmp_path):
     notes = []
     train(small("rounds=1", "dropout.rate=0.9"), out=tmp_path / "a", note=notes.append)
-    assert len(notes) == 1
-    assert "only 0 of 5 clients are reliable and 3 answers are needed" in notes[0]
+    assert sum("only 0 of 5 clients are reliable and 3 answers are needed" in note for note in notes) == 1
     train(small("rounds=1"), out=tmp_path / "b", note=notes.append)
-    assert len(notes) == 1
+    assert sum("reliable" in note for note in notes) == 1
 
 
 def test_watch_sees_every_round(tmp_path):

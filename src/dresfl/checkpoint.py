@@ -48,5 +48,5 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
         header = int.from_bytes(data[:8], "little")
         described = json.loads(data[8 : 8 + header]).get("__metadata__", {})
         return load(data), {name: json.loads(value) for name, value in described.items()}
-    except (OSError, SafetensorError, ValueError, AttributeError) as error:
+    except (OSError, SafetensorError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}", "delete the run's folder to start over") from error

@@ -32,7 +32,7 @@ class Quantizer:
             raise DataError("the inputs hold NaN or infinite values", "remove or impute them before sharing")
         if scaled.numel() and float(scaled.abs().max()) >= 2**20:
             raise DataError(
-                f"an input of magnitude {float(inputs.abs().max()):g} does not fit {self.input_bits} input bits",
+                f"an input does not fit {self.input_bits} input bits",
                 "scale the features to about [0, 1] or [-1, 1] first",
             )
         return scaled.round().to(torch.int32)

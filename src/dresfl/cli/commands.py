@@ -105,6 +105,8 @@ def train_command(
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
     chosen = [f'{key}="{value}"' for key, value in (("engine", engine), ("device", device)) if value]
     config = load_config(source, [*(settings or []), *chosen])
+    if out is None and Path(config.name).name != config.name:
+        raise UsageError(f"the name {config.name!r} is no folder name", "give --out, or a name without / in it")
     folder = out or Path("runs") / config.name
     with display.RoundBar() as bar:
         summary = train(config, folder=data, out=folder, resume=resume, watch=_watcher(bar, config), note=display.note)
@@ -137,11 +139,11 @@ def _check_outcome(summary: dict[str, Any]) -> None:
             f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )
+    advice = "the values outgrew the field or the training diverged: lower optimizer.learning_rate or set max_norm"
     if summary["alarms"] + summary["skipped_rounds"] == summary["rounds"]:
-        raise DresError(
-            "every decoded round raised the headroom alarm; no step was taken",
-            "the values outgrew the field: use a smaller learning rate, max_norm, or fewer bits",
-        )
+        raise DresError("every decoded round was refused; no step was taken", advice)
+    if summary["alarms"]:
+        display.note(f"note: {summary['alarms']} rounds were refused; {advice} (metrics.jsonl has the reasons)")
 
 
 @app.command("demo", epilog="Example: `dresfl demo --out runs/demo`")

@@ -52,7 +52,7 @@ class RoundBar:
 
 def status(accuracy: float, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
     """The moving part of a progress line."""
-    text = f"accuracy {100 * accuracy:5.1f} %"
+    text = f"accuracy {100 * accuracy:5.1f} %" if accuracy else "accuracy    -   "  # nothing evaluated yet
     if answers is not None:
         text += f"  survivors {answers:>3}  skipped {skipped}"
     return text + (f"  alarms {alarms}" if alarms else "")

@@ -19,7 +19,7 @@ from dresfl.model import Dense, Square
 
 from .config import RunConfig
 from .prepare import Prepared, flat_inputs, prepare
-from .training import read_metrics
+from .training import read_metrics, threads
 
 Method = Literal["fedavg", "centralised"]
 
@@ -90,8 +90,9 @@ def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], Non
     prepared = prepare(config, None)
     methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))
     curves = [ours]
-    for method, label in methods:
-        curves.append(run_baseline(prepared, method, label, functools.partial(watch, label)))
+    with threads(config.threads):
+        for method, label in methods:
+            curves.append(run_baseline(prepared, method, label, functools.partial(watch, label)))
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")
     return curves
 

@@ -47,7 +47,7 @@ def plan(
         "upload_bytes": Answer.size(field, network.num_parameters),
         "rows": rows,
         "share_bytes_per_client": math.ceil(rows / num_shards) * (network.input_size + network.num_classes) * residues,
-        "warnings": _warnings(network, num_clients - needed, num_shards, max_colluders, batch_size),
+        "warnings": warnings(network, num_clients - needed, max_colluders, batch_size),
     }
 
 
@@ -73,17 +73,18 @@ def check_feasible(planned: dict[str, Any]) -> None:
     )
 
 
-def _warnings(network: Network, dropouts: int, num_shards: int, max_colluders: int, batch_size: int) -> list[str]:
-    warnings: list[str] = []
+def warnings(network: Network, dropouts: int, max_colluders: int, batch_size: int) -> list[str]:
+    """What a reader should know about a setting before using it."""
+    found: list[str] = []
     first = network.parameters[0]
-    terms = batch_size * num_shards * first.layer.positions(first.place.in_shape)
+    terms = batch_size * first.layer.positions(first.place.in_shape)  # of one shard: the server can tell them apart
     if terms <= first.fan[1]:
-        warnings.append(
-            f"a round sums {terms} input rows into a first layer {first.fan[1]} wide: the exact gradient reveals the "
-            "span of those rows to whoever sees it (the server); use a batch larger than the first layer's width"
+        found.append(
+            f"a round sums {terms} input rows into a first layer {first.fan[1]} wide: the gradient reveals the span of "
+            "those rows to the server, and up to rounding to the clients; use a batch larger than that layer is wide"
         )
     if max_colluders == 0:
-        warnings.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
+        found.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
     if dropouts == 0:
-        warnings.append("every client must answer in every round: one missing client skips the round")
-    return warnings
+        found.append("every client must answer in every round: one missing client skips the round")
+    return found

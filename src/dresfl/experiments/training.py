@@ -32,6 +32,7 @@ from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, RoundRecord, Server
 
 from .config import RunConfig, load_config, to_toml
+from .plan import warnings
 from .prepare import Prepared, prepare
 
 RUN_FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.toml")
@@ -75,7 +76,9 @@ def train(
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
         return read_summary(out)
-    with _threads(config.threads):
+    if resume and not out.exists():
+        note(f"note: there is no run in {out} yet; it starts with round 1")
+    with threads(config.threads):
         prepared = prepare(config, folder)
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         needed, reliable = prepared.session.recovery_threshold, prepared.dropouts.num_reliable
@@ -84,6 +87,9 @@ def train(
                 f"note: only {reliable} of {config.federation.num_clients} clients are reliable and {needed} answers "
                 "are needed: most rounds will be skipped (try another dropout.seed)"
             )
+        session = prepared.session
+        for warning in warnings(session.network, session.code.max_dropouts, session.max_colluders, session.batch_size):
+            note(f"note: {warning}")
         return _train(prepared, out, watch)
 
 
@@ -226,6 +232,8 @@ def _checkpoint(out: Path) -> Path:
 
 def _check_folder(config: RunConfig, out: Path, resume: bool) -> None:
     """Refuse a folder that holds another run, or a run that nobody asked to resume."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file, not a folder", "choose another --out")
     found = [name for name in RUN_FILES if (out / name).exists()]
     if found and not resume:
         raise UsageError(f"{out} already holds a run", "continue it with --resume, or choose another --out")
@@ -246,8 +254,10 @@ def _check_same(config: RunConfig, out: Path) -> None:
         device=config.device,
     )
     if stored != config:
+        names = (f.name for f in dataclasses.fields(config))
+        differing = ", ".join(name for name in names if getattr(stored, name) != getattr(config, name))
         raise CheckpointError(
-            f"the run in {out} has another configuration",
+            f"the run in {out} has another configuration ({differing})",
             f"compare with {out / 'config.toml'}, or choose another --out",
         )
 
@@ -258,7 +268,12 @@ def _restore(server: Server, out: Path) -> Progress:
     tensors, meta = load_tensors(_checkpoint(out))
     server.restore(tensors)
     stored = meta.get("progress")
-    if not isinstance(stored, dict) or stored.keys() != dataclasses.asdict(Progress()).keys():
+    known = dataclasses.asdict(Progress())
+    if (
+        not isinstance(stored, dict)
+        or stored.keys() != known.keys()
+        or any(type(stored[key]) not in (int, float) for key in known)
+    ):
         raise CheckpointError(f"{_checkpoint(out)} has no valid progress", "delete the run's folder to start over")
     return Progress(**stored)
 
@@ -270,15 +285,14 @@ class _Metrics:
     def __init__(self, path: Path, valid_bytes: int) -> None:
         try:
             self._file = open(path, "ab")  # noqa: SIM115 - closed in __exit__
-            held = self._file.seek(0, os.SEEK_END)
+            if self._file.seek(0, os.SEEK_END) < valid_bytes:
+                self._file.close()
+                raise CheckpointError(f"{path} is shorter than its checkpoint says", "delete the folder to start over")
             self._file.truncate(valid_bytes)
             self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise DresError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
         self._path = path
-        if held < valid_bytes:
-            self._file.close()
-            raise CheckpointError(f"{path} is shorter than its checkpoint says", "delete the folder to start over")
 
     def __enter__(self) -> "_Metrics":
         return self
@@ -304,7 +318,7 @@ class _Metrics:
 
 
 @final
-class _threads:
+class threads:
     """torch's thread count for the length of a run; 0 leaves it alone."""
 
     def __init__(self, count: int) -> None:

@@ -7,7 +7,7 @@ small operations (inverses, packing, mixed-radix digits) go through the float64 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class ByteField(Field):
     """
 
     wide: ResidueField
+
+    LONGEST_SUM: ClassVar[int] = 2**22 // 125 - 1  # of residues: float32 still finds the quotient
 
     def __post_init__(self) -> None:
         if self.wide.moduli[-1] >= 256:
@@ -164,7 +166,7 @@ class ByteField(Field):
         return torch.cat(tuple(parts), axis)
 
     def sum(self, elements: Tensor, axis: int) -> Tensor:
-        if elements.shape[axis] * 125 >= 2**22:
+        if elements.shape[axis] > self.LONGEST_SUM:
             raise FieldError(f"a sum of {elements.shape[axis]} bytes is too long")
         return self._product(elements.sum(axis, dtype=torch.int32))
 

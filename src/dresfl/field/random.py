@@ -11,6 +11,7 @@ Nonce layout (three 32-bit words): domain·256 + attempt, index, 0. Counter: the
 """
 
 import hashlib
+import hmac
 import secrets
 from enum import IntEnum
 from functools import lru_cache
@@ -58,6 +59,10 @@ class SecretSeed:
     def key(self) -> Tensor:
         """The key words (8,) int32, for the kernel."""
         return key_words(self._key)
+
+    def mask_key(self, session_id: bytes) -> Tensor:
+        """The key words of one session's masks. Another session, other masks, even if a seed is kept."""
+        return key_words(hmac.digest(self._key, b"dresfl masks" + session_id, "sha256"))
 
     def __repr__(self) -> str:
         return "SecretSeed(<redacted>)"

@@ -175,7 +175,8 @@ class RoundBlocks:
         weights, moments, (peak, norm, reach) = self._server.step(
             self._weights, self._moments, integers, now(self._factors), noise
         )
-        self._broken += exceeded + ~(reach < _WEIGHT_BOUND)
+        bounded = (reach < _WEIGHT_BOUND) & (self._weights.abs().max() < _WEIGHT_BOUND)  # after the step, and before
+        self._broken += exceeded + ~bounded
         self._weights.copy_(weights)
         for name, moment in moments.items():
             self._moments[name].copy_(moment)

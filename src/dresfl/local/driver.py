@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Literal, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -47,8 +47,12 @@ class LocalFederation:
         hidden = [session.shard_rows(i) + start for i, start in enumerate(starts)]
         self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
-        self.keys = torch.stack([SecretSeed.fresh().key() for _ in range(session.num_clients)])
+        secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
+        self.keys = torch.stack([secret.mask_key(session.session_id) for secret in secrets])
         self._blocks = RoundBlocks(session, server, self) if torch.device(session.device).type == "cuda" else None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a LocalFederation holds its clients' secrets and is not pickled")
 
     def run_rounds(self, limit: int) -> list[tuple[RoundRecord, int]]:
         """Play up to `limit` rounds; return each one's record and how many clients answered.

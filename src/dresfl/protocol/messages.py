@@ -11,7 +11,7 @@ residue not below its modulus: refused with MessageError, before anything is use
 
 import struct
 from dataclasses import dataclass
-from typing import final
+from typing import NoReturn, final
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ def _open(data: bytes, session: Session, kind: int, body: struct.Struct) -> tupl
     if session_id != session.session_id:
         raise MessageError(
             "the message belongs to another session",
-            "compare the parties' configurations: every value counts",
+            "compare network, code, rows, batch, moduli, seed and nonce",
         )
     return body.unpack_from(data, _HEADER.size), memoryview(data)[_HEADER.size + body.size :]
 
@@ -65,6 +65,9 @@ class Share:
 
     def __repr__(self) -> str:
         return f"Share(dealer={self.dealer}, receiver={self.receiver}, first_row={self.first_row}, <redacted>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Share is not pickled")
 
     def encode(self, session: Session) -> bytes:
         head = _HEADER.pack(VERSION, self.KIND, session.session_id)
@@ -119,6 +122,9 @@ class Answer:
     residues: Tensor
 
     KIND = 3
+
+    def __repr__(self) -> str:
+        return f"Answer(round_number={self.round_number}, client={self.client}, <redacted>)"
 
     def encode(self, session: Session) -> bytes:
         head = _HEADER.pack(VERSION, self.KIND, session.session_id)

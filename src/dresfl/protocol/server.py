@@ -24,7 +24,7 @@ WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 @final
 @dataclass(frozen=True)
 class RoundRecord:
-    """How a round ended. `refused`: the headroom alarm rang, the weights were left alone."""
+    """How a round ended. `refused`: the headroom alarm rang or the training diverged; the weights were left alone."""
 
     round_number: int
     outcome: Literal["stepped", "skipped", "refused"]
@@ -42,7 +42,7 @@ def stepped(round_number: int, survivors: tuple[int, ...], peak: float, squared:
 
 @final
 class Server:
-    """The coordinator. It sees the weights, the answers and the decoded gradients; never a row."""
+    """The coordinator. It is sent answers, never a row; what answers can reveal stands in the threat model, N1."""
 
     def __init__(self, session: Session, optimizer: Optimizer, rounds: int) -> None:
         self.session = session
@@ -66,8 +66,10 @@ class Server:
 
         An answer to another round is late and dropped. A second one of the same client is refused.
         """
-        if answer.round_number != self.round_number:
+        if self.done or answer.round_number != self.round_number:
             return None
+        if not 0 <= answer.client < self.session.num_clients:
+            raise MessageError(f"client {answer.client} does not exist among {self.session.num_clients}")
         if answer.client in self._answers:
             raise MessageError(f"client {answer.client} answered round {self.round_number} twice")
         wanted = (len(self.session.field.moduli), self.session.network.num_parameters)
@@ -173,7 +175,11 @@ class Server:
                 "the checkpoint does not fit this model and optimiser",
                 "resume with the run's own config.toml",
             )
-        self.round_number = int(state["round"])
+        taken, number = int(state["optimizer.steps"]), int(state["round"])
+        in_range = 0 <= taken <= number <= self.rounds and bool((state["weights"].abs() < WEIGHT_LIMIT).all())
+        if not in_range or not all(bool(value.isfinite().all()) for value in state.values()):
+            raise CheckpointError("the checkpoint holds impossible values", "delete the run's folder to start over")
+        self.round_number = number
         self.weights = state["weights"].to(self.weights.device, copy=True)
         self._state = {name: state[f"optimizer.{name}"].to(old.device, copy=True) for name, old in self._state.items()}
         self._answers = {}

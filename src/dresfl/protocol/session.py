@@ -4,10 +4,11 @@ Sharding when K does not divide a client's m rows (K = 1 has no remainder). Writ
 coded data hides rows rK … rK+K−1, one per shard. The q rows left over get q coded rows more, s … s+q−1; coded
 row s+j hides leftover (j + k) mod q in shard k, so that each leftover appears K times among them. A round draws
 *original* rows uniformly: v < sK selects coded row v div K, a leftover v = sK + j selects coded row s+j. Then every
-original row enters the K-fold batch with expectation exactly K/m per draw: nothing lost, nothing favoured.
+original row enters the K-fold batch with expectation K/m per draw: nothing lost, nothing favoured.
 
-Batches: B draws, the b-th uniform in the b-th of B equal strata of the m_1 + … + m_N rows laid end to end. So each
-row is equally likely, and client i supplies B·m_i/m rows on average and within two of that in every batch.
+Batches: B draws, the b-th uniform in the b-th of B equal strata of everybody's rows laid end to end. So each row is
+equally likely (to within 2^−60: draws have 64 bits), and client i supplies its proportion of the B rows on average,
+and within two of that in every batch.
 """
 
 import contextlib
@@ -62,6 +63,7 @@ class Session:
     client_rows: tuple[int, ...]
     seed: int
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
+    nonce: bytes = b""  # fresh public bytes that tell two runs of the same parameters apart, over a network
     device: str = "cpu"  # where this party computes: its own affair, and no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class Session:
         for name in ("num_shards", "batch_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.num_clients >= 2**16:
+            raise UsageError(f"messages number at most 65535 clients, not {self.num_clients}")
         if sum(self.client_rows) >= 2**31 or self.batch_size * sum(self.client_rows) >= 2**62:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
@@ -133,6 +137,7 @@ class Session:
             "rows": [self.batch_size, *self.client_rows],
             "moduli": self.field.moduli,
             "seed": self.seed,
+            "nonce": self.nonce.hex(),
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()[:16]
 
@@ -194,11 +199,14 @@ def choose_field(
 ) -> ResidueField | ByteField:
     """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
 
-    Large layers on a GPU with int8 tensor cores take bytes, if the primes below 256 suffice; everything else float64.
+    The moduli follow from the public parameters alone, so all parties choose the same. Networks with large layers get
+    primes below 256, if those suffice, for the int8 units of GPUs; all others get large primes for float64. The device
+    decides only how residues are stored.
     """
     bits = network.needed_bits(batch_size * num_shards)
     points = num_clients + num_shards + max_colluders
-    if not moduli and fused_kernels(device) and network.largest_matrix >= _BYTES_FROM:
+    short_sums = network.longest_product(batch_size * num_shards) <= ByteField.LONGEST_SUM
+    if not moduli and network.largest_matrix >= _BYTES_FROM and short_sums:
         with contextlib.suppress(FieldError):  # too many points or bits for them
             moduli = choose_moduli(bits, more_than=points, limit=256)
     if not moduli:
@@ -212,7 +220,7 @@ def choose_field(
             "leave the moduli out to have them chosen",
         )
     field = ResidueField(moduli, kept, device)
-    return ByteField(field) if fused_kernels(device) and moduli[-1] < 256 else field
+    return ByteField(field) if fused_kernels(device) and moduli[-1] < 256 and short_sums else field
 
 
 def encode_rows(

@@ -1,7 +1,8 @@
 """What a server does with a gradient: schedules, clipping, SGD, momentum, Adam, weight decay.
 
 Everything is a pure function of (settings, state, round, gradient, weights) in float64, made of single IEEE
-operations in a fixed order, so that every machine and thread count gives the same bits.
+operations in a fixed order, so that every device and thread count gives the same bits. The schedule's cosine and
+powers come from the host's C library, once a round.
 """
 
 import math

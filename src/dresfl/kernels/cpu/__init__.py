@@ -1,4 +1,4 @@
-"""The CPU's kernels: product, bias and reduction in one pass over memory, compiled where Numba is installed.
+"""The CPU's kernels: product and reduction in one pass over memory, compiled where Numba is installed.
 
 Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does each step, in more
 passes; residues then are congruent, and equal once canonical. Tensors carry the channel axis first, (M, ...);

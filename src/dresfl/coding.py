@@ -120,19 +120,24 @@ class LagrangeCode:
 
     def decode(self, replies: Elements, survivors: Sequence[int]) -> Elements:
         """g at each shard: replies (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
-        return self._apply(self._decoder(replies, survivors), replies)
+        self._check(replies.shape[1], survivors)
+        return self._apply(self.decoding_matrix(survivors), replies)
 
     def decode_sum(self, replies: Elements, survivors: Sequence[int]) -> Elements:
         """Σ_k g(X_k), all that the server needs: replies (M,R,...) -> (M,...)."""
-        matrix = self.field.sum(self._decoder(replies, survivors), 1)  # (M,K,R) -> (M,R)
-        return self._apply(matrix.reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
+        self._check(replies.shape[1], survivors)
+        return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
+
+    def sum_decoder(self, survivors: Sequence[int]) -> Elements:
+        """(M,R): the coefficients that `decode_sum` gives the answers of R survivors."""
+        return self.field.sum(self.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
 
     def sum_decoders(self, survivors: Tensor) -> Elements:
-        """(M,S,R): for S sets of R survivors (S,R), the coefficients that `decode_sum` gives their answers."""
+        """(M,S,R): `sum_decoder` of S sets of R survivors (S,R) at once, for drivers that prepare many rounds."""
         points = torch.tensor(self.client_points)[survivors]
         return self.field.sum(lagrange_matrices(self.field, points, self.data_points), 2)  # (M,S,K,R) -> (M,S,R)
 
-    def _decoder(self, replies: Elements, survivors: Sequence[int]) -> Elements:
+    def _check(self, num_replies: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
             raise TooFewReplies(
                 f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
@@ -140,12 +145,11 @@ class LagrangeCode:
             )
         if not set(survivors) <= set(range(self.num_clients)):
             raise UsageError(f"survivors {list(survivors)} are not all among clients 0..{self.num_clients - 1}")
-        if not len(set(survivors)) == len(survivors) == replies.shape[1] == self.recovery_threshold:
+        if not len(set(survivors)) == len(survivors) == num_replies == self.recovery_threshold:
             raise UsageError(
                 f"exactly {self.recovery_threshold} replies of as many clients are decoded at a time, "
-                f"{replies.shape[1]} of {len(set(survivors))} came"
+                f"{num_replies} of {len(set(survivors))} came"
             )
-        return self.decoding_matrix(survivors)
 
     def _apply(self, matrix: Elements, columns: Elements) -> Elements:
         num_moduli, count, *shape = columns.shape

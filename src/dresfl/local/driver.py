@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import SecretSeed
-from dresfl.protocol import Answer, BatchRows, RoundRecord, Server, Session, check_rows, encode_rows
+from dresfl.protocol import Answer, BatchRows, RoundRecord, Server, Session, check_rows, expand_masks
 
 from .blocks import RoundBlocks
 from .dropout import Dropouts
@@ -92,12 +92,13 @@ class LocalFederation:
     def _coded(self, survivors: list[int]) -> RoundRecord:
         session = self.session
         batch = session.batch_rows(self.server.round_number)
-        shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
+        shards = session.field.embed(self.rows[self.hidden_rows(batch)].swapaxes(0, 1))  # (M,K,B,W)
+        masks = expand_masks(session, self.keys[batch.dealers], batch.rows)  # (M,T,B,W)
         per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
         group = max(1, _GROUP_BYTES // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            coded = encode_rows(session, self.keys[batch.dealers], batch.rows, shards, clients)  # (M,n,B,W)
+            coded = session.code.encode(shards, masks, clients)  # (M,n,B,W)
             gradients = self._gradient(coded)  # (M,n,P)
             for place, client in enumerate(clients):
                 answer = Answer(self.server.round_number, client, gradients[:, place])

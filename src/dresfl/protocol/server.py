@@ -83,7 +83,7 @@ class Server:
     def _decode(self, survivors: tuple[int, ...]) -> RoundRecord:
         """Decode and step, a block of columns at a time: beside the answers themselves this takes hardly any memory."""
         code, field = self.session.code, self.session.field
-        coefficients = field.sum(code.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
+        coefficients = code.sum_decoder(survivors)  # (M,R)
         blocks = []
         for start in range(0, self.session.network.num_parameters, _COLUMNS):
             columns = [self._answers[j][:, start : start + _COLUMNS] for j in survivors]

@@ -75,8 +75,11 @@ def plan_command(
     if as_json:
         print(json.dumps(planned, indent=2))
     else:
+        verdict = "feasible" if planned["feasible"] else "NOT feasible"
+        needed = planned["recovery_threshold"]
         shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in planned.items()}
-        display.print_pairs("plan", shown)
+        shown["moduli"] = f"{len(planned['moduli'])} primes, {planned['moduli'][0]} … {planned['moduli'][-1]}"
+        display.print_pairs(f"plan: {verdict}, {needed} of {clients} clients must answer a round", shown)
     check_feasible(planned)
 
 
@@ -126,11 +129,12 @@ def _watcher(bar: display.RoundBar, config: RunConfig, label: str = "") -> Any:
 
 
 def _readable(summary: dict[str, Any]) -> dict[str, Any]:
-    return {
+    shown = {
         key: display.bytes_text(value) if key.startswith("bytes") else value
         for key, value in summary.items()
         if key != "versions"
     }
+    return {**shown, "test_accuracy": f"{100 * summary['test_accuracy']:.2f} %", "seconds": f"{summary['seconds']:.1f}"}
 
 
 def _check_outcome(summary: dict[str, Any]) -> None:

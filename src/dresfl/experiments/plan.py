@@ -58,16 +58,16 @@ def check_feasible(planned: dict[str, Any]) -> None:
     clients, degree = planned["num_clients"], planned["gradient_degree"]
     shards, colluders = planned["num_shards"], planned["max_colluders"]
     room = (clients - 1) // degree + 1  # the largest K+T these clients allow
-    nearest = [f"{planned['recovery_threshold']} clients"]
+    nearest = [f"--clients {planned['recovery_threshold']}"]
     if room > colluders:
-        nearest.append(f"{room - colluders} shards with {colluders} colluders")
+        nearest.append(f"--shards {room - colluders} --colluders {colluders}")
     if room >= 2 and room <= colluders:
-        nearest.append(f"1 shard with {room - 1} colluders")
+        nearest.append(f"--shards 1 --colluders {room - 1}")
     squares = int(math.log2(max(1, clients - 1) / max(1, shards + colluders - 1))) - 1
     if 2 ** (squares + 1) < degree and squares >= 0:
-        nearest.append(f"a network with {squares} square layers (degree {2 ** (squares + 1)})")
+        nearest.append(f"a network of {squares} square layer(s), degree {2 ** (squares + 1)}")
     raise InfeasiblePlan(
-        f"{clients} clients cannot decode: degree {degree}, {shards} shards and {colluders} colluders need "
+        f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
         f"{planned['recovery_threshold']} answers",
         "feasible: " + ", or ".join(nearest),
     )

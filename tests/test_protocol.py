@@ -368,3 +368,23 @@ def test_a_kept_seed_gives_other_masks_in_another_session():
     seed = SecretSeed(bytes(range(32)))
     assert not seed.mask_key(b"a" * 16).equal(seed.mask_key(b"b" * 16))
     assert not seed.mask_key(b"a" * 16).equal(seed.key())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": -5},
+        {"round": 21},
+        {"optimizer.steps": -3},
+        {"weights": 2**40},
+        {"weights": -(2**63)},
+        {"optimizer.first": math.nan},
+    ],
+)
+def test_impossible_values_in_a_state_are_refused(change):
+    _, _, server = make()
+    state = snapshot(server)
+    for name, value in change.items():
+        state[name][0] = value
+    with pytest.raises(CheckpointError, match="impossible"):
+        server.restore(state)

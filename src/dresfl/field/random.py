@@ -100,7 +100,11 @@ class PublicStream:
         """`uniform` of the stream that a tensor (1,) on this stream's device names."""
         if fused_kernels(self.device):
             return rounding_noise(self._key, domain, index, count)
-        return (self.words_of(domain, index, count)[0].to(torch.float64) + 0.5) * 2.0**-32
+        return self.uniform_of(domain, index, count)[0]
+
+    def uniform_of(self, domain: Domain, indices: Tensor, count: int) -> Tensor:
+        """`uniform` of each of the streams (domain, index), indices (R,) -> (R,count)."""
+        return (self.words_of(domain, indices, count).to(torch.float64) + 0.5) * 2.0**-32
 
 
 def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .cpu import bytes_of_totals
 
-_MAX_INNER = (2**31 - 1) // 125**2  # int32 holds the sum
+# The longest inner axis whose sum of products |r·r'| ≤ 125² stays inside int32.
+MAX_INNER = (2**31 - 1) // 125**2
 
 
 @lru_cache(maxsize=8)
@@ -27,14 +28,18 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
         from .int8_triton import matmul_int8 as fused
 
         return fused(left, right, moduli)
-    if left.dim() == right.dim() == 3 and left.shape[2] <= _MAX_INNER and left.device.type == "cpu" and _cpu_int8():
+    if left.dim() == right.dim() == 3 and left.shape[2] <= MAX_INNER and left.device.type == "cpu" and _cpu_int8():
         totals = torch.empty((len(moduli), left.shape[1], right.shape[2]), dtype=torch.int32)
         for a, b, total in zip(left, right, totals, strict=True):
             torch._int_mm(a, b, out=total)
         return bytes_of_totals(totals, moduli)
-    total = left.to(torch.int64) @ right.to(torch.int64)
-    p = moduli.to(torch.int64).view(-1, *[1] * (total.dim() - 1))
-    return ((total + p // 2) % p - p // 2).to(torch.int8)
+    return _symmetric(left.to(torch.int64) @ right.to(torch.int64), moduli)
+
+
+def _symmetric(integers: Tensor, moduli: Tensor) -> Tensor:
+    """Integers that have, or broadcast to, the channel axis -> symmetric residues (M,...) int8."""
+    p = moduli.to(torch.int64).view(-1, *[1] * (integers.dim() - 1))
+    return ((integers + p // 2) % p - p // 2).to(torch.int8)
 
 
 @lru_cache(maxsize=1)
@@ -56,8 +61,7 @@ def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:
         from .embed_triton import embed_int8 as fused
 
         return fused(integers, moduli)
-    p = moduli.to(torch.int64).view(-1, *[1] * integers.dim())
-    return ((integers.to(torch.int64) + p // 2) % p - p // 2).to(torch.int8)
+    return _symmetric(integers.to(torch.int64).unsqueeze(0), moduli)
 
 
 def decode_lift(

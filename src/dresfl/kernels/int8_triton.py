@@ -27,6 +27,8 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
+from .gpu import MAX_INNER
+
 try:
     import triton
     import triton.language as tl
@@ -45,9 +47,6 @@ try:
     from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError:
     triton = None
-
-# The longest inner axis whose sum of products |r·r'| ≤ 125² stays inside int32.
-MAX_INNER = (2**31 - 1) // 125**2
 
 _COPY_TILE = 128
 

@@ -42,8 +42,7 @@ class Dropouts:
         if self.trace:
             return [list(self.trace[number % len(self.trace)]) for number in rounds]
         stream, numbers, count = PublicStream(self.seed), torch.tensor(rounds), len(self.rates)
-        draws = (stream.words_of(Domain.DROPOUTS, numbers, count).to(torch.float64) + 0.5) * 2.0**-32
-        alive = draws >= torch.tensor(self.rates, dtype=torch.float64)
+        alive = stream.uniform_of(Domain.DROPOUTS, numbers, count) >= torch.tensor(self.rates, dtype=torch.float64)
         arrivals = stream.words_of(Domain.ARRIVALS, numbers, count)
         order = torch.where(alive, arrivals, 2**32).argsort(dim=1, stable=True)  # the absent come last
         return [row[:living] for row, living in zip(order.tolist(), alive.sum(1).tolist(), strict=True)]

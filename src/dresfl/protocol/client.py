@@ -68,7 +68,7 @@ class Client:
             raise MessageError(f"a share of shape {tuple(share.residues.shape)} at row {now.start} does not fit")
         if share.dealer not in self._held:
             self._held[share.dealer] = torch.zeros((moduli, rows, width), dtype=torch.int32)
-        held, coming = self._held[share.dealer], share.residues.to(torch.int32)
+        held, coming = self._held[share.dealer], share.residues.to("cpu", torch.int32)
         known = [row for row in now if row not in self._missing[share.dealer]]
         if known and not torch.equal(held[:, known], coming[:, [row - now.start for row in known]]):
             raise MessageError(f"dealer {share.dealer} sent other residues for rows it had shared already")
@@ -93,7 +93,7 @@ class Client:
             )
         batch = session.batch_rows(task.round_number)
         rows = [self._held[d][:, r] for d, r in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)]
-        coded = torch.stack(rows, 1).unsqueeze(1).to(torch.float64)  # (M,1,B,W)
+        coded = torch.stack(rows, 1).unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
         size = session.network.input_size
         gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
         return Answer(task.round_number, self.index, gradient[:, 0])

@@ -28,6 +28,10 @@ _TASK = struct.Struct("<I")
 _ANSWER = struct.Struct("<IH")
 
 
+def _header(session: Session, kind: int) -> bytes:
+    return _HEADER.pack(VERSION, kind, session.session_id)
+
+
 def _open(data: bytes, session: Session, kind: int, body: struct.Struct) -> tuple[tuple[int, ...], memoryview]:
     """Check the header; return the body's fixed fields and what follows them."""
     if len(data) < _HEADER.size + body.size:
@@ -70,7 +74,7 @@ class Share:
         raise TypeError("a Share is not pickled")
 
     def encode(self, session: Session) -> bytes:
-        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        head = _header(session, self.KIND)
         body = _SHARE.pack(self.dealer, self.receiver, self.first_row, self.residues.shape[1])
         return head + body + session.field.pack(self.residues)
 
@@ -96,7 +100,7 @@ class Task:
     def encode(self, session: Session) -> bytes:
         if bool(((self.weights <= -(2**31)) | (self.weights >= 2**31)).any()):
             raise MessageError("a weight does not fit 32 bits", "the training diverged: lower the learning rate")
-        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        head = _header(session, self.KIND)
         words = self.weights.to(torch.int32).contiguous().numpy().astype("<i4")
         return head + _TASK.pack(self.round_number) + words.tobytes()
 
@@ -127,7 +131,7 @@ class Answer:
         return f"Answer(round_number={self.round_number}, client={self.client}, <redacted>)"
 
     def encode(self, session: Session) -> bytes:
-        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
+        head = _header(session, self.KIND)
         return head + _ANSWER.pack(self.round_number, self.client) + session.field.pack(self.residues)
 
     @classmethod

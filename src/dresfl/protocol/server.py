@@ -176,7 +176,7 @@ class Server:
                 "resume with the run's own config.toml",
             )
         taken, number = int(state["optimizer.steps"]), int(state["round"])
-        in_range = 0 <= taken <= number <= self.rounds and bool((state["weights"].abs() < WEIGHT_LIMIT).all())
+        in_range = 0 <= taken <= number <= self.rounds and bool((state["weights"].double().abs() < WEIGHT_LIMIT).all())
         if not in_range or not all(bool(value.isfinite().all()) for value in state.values()):
             raise CheckpointError("the checkpoint holds impossible values", "delete the run's folder to start over")
         self.round_number = number

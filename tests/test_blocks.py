@@ -27,11 +27,11 @@ SETTINGS = {
 }
 
 
-def played(settings, *, device="cpu", blocks=False, rounds=40):
+def played(settings, *, device="cpu", blocks=False, rounds=40, engine="coded"):
     config = load_config("digits", [f"rounds={rounds}", "threads=1", f'device="{device}"', *settings])
     prepared = prepare(config, None)
     server = Server(prepared.session, config.optimizer, config.rounds)
-    federation = LocalFederation(prepared.session, server, prepared.client_data(), prepared.dropouts, "coded")
+    federation = LocalFederation(prepared.session, server, prepared.client_data(), prepared.dropouts, engine)
     block = RoundBlocks(prepared.session, server, federation) if blocks else None
     records = []
     while not server.done:
@@ -39,9 +39,10 @@ def played(settings, *, device="cpu", blocks=False, rounds=40):
     return weights_sha256(server.weights), records, server.state()
 
 
+@pytest.mark.parametrize("engine", ["coded", "direct"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_blocks_are_the_rounds_one_by_one(name):
-    one_by_one, in_blocks = (played(SETTINGS[name], blocks=blocks) for blocks in (False, True))
+def test_blocks_are_the_rounds_one_by_one(name, engine):
+    one_by_one, in_blocks = (played(SETTINGS[name], blocks=blocks, engine=engine) for blocks in (False, True))
     assert in_blocks[0] == one_by_one[0]
     assert in_blocks[1] == one_by_one[1]
     assert all(in_blocks[2][key].equal(value) for key, value in one_by_one[2].items())
@@ -56,9 +57,10 @@ def test_a_weight_beyond_the_bound_sends_the_block_back(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("engine", ["coded", "direct"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_gpu_gives_the_same_bits(name):
-    cpu, gpu = (played(SETTINGS[name], device=device) for device in ("cpu", "cuda"))
+def test_a_gpu_gives_the_same_bits(name, engine):
+    cpu, gpu = (played(SETTINGS[name], device=device, engine=engine) for device in ("cpu", "cuda"))
     assert gpu[0] == cpu[0]
     strip = [dataclasses.replace(record, reason="") for record, _ in gpu[1]]
     assert strip == [dataclasses.replace(record, reason="") for record, _ in cpu[1]]

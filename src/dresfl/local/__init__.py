@@ -1,6 +1,7 @@
 """The one-process runtime: simulated clients, simulated dropouts, the real protocol."""
 
-from .driver import Engine, LocalFederation
+from .blocks import Engine
+from .driver import LocalFederation
 from .dropout import Dropouts, bernoulli, first_feasible_seed, from_trace, no_dropouts, paper
 
 __all__ = [

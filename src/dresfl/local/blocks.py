@@ -2,14 +2,14 @@
 
 Per block: the rows of every round's batch and their dealers' keys, the survivors and their decoding coefficients, the
 optimiser's factors. Per round, replayed without the host looking on: gather, expand the masks, encode, forward,
-backward, decode, lift, step.
+backward, decode, lift, step. Engine `direct` leaves the masks and the code out: its one "answer" is the sum itself.
 
 A graph cannot branch, so it takes two things for granted: no headroom alarm, and weights below a fixed bound. Both are
 counted on the device. If a block broke either, its results are thrown away and its rounds run one by one, where an
 alarm refuses its round as it should.
 """
 
-from typing import Protocol, final
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from dresfl.protocol import BatchRows, RoundRecord, Server, Session, expand_mask
 
 from .dropout import Dropouts
 
+Engine = Literal["coded", "direct"]
+
 _ROUNDS = 64
 _GRAPH_BYTES = 2**33  # of answers: beyond, launches cost nothing beside the work, and a graph would hold the memory
 _WEIGHT_BOUND = 2**20
@@ -30,6 +32,7 @@ class Federation(Protocol):
     """What a block needs of the federation it serves."""
 
     dropouts: Dropouts
+    engine: Engine
     rows: Tensor  # (m,W) on the device
     keys: Tensor  # (N,8)
 
@@ -52,9 +55,11 @@ class RoundBlocks:
         self._field = field
         self._encoding = session.code.encoding_matrix
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._coded = federation.engine == "coded"
         device, moduli, needed = session.device, len(field.moduli), session.recovery_threshold
         size, batch = session.network.num_parameters, session.batch_size
-        answers = torch.empty((moduli, needed, size), dtype=field.dtype, device="meta")
+        decoded = needed if self._coded else 1  # answers that a decoder combines
+        answers = torch.empty((moduli, decoded, size), dtype=field.dtype, device="meta")
         self._graphs = fused_kernels(device) and answers.nbytes <= _GRAPH_BYTES
 
         def buffer(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -66,7 +71,7 @@ class RoundBlocks:
         self._rows = buffer(_ROUNDS, batch, dtype=torch.int64)
         self._keys = buffer(_ROUNDS, batch, 8, dtype=torch.int32)
         self._survivors = buffer(_ROUNDS, needed, dtype=torch.int64)
-        self._decoders = buffer(_ROUNDS, moduli, needed, dtype=field.dtype)
+        self._decoders = torch.ones((_ROUNDS, moduli, decoded), dtype=field.dtype, device=device)
         self._factors = buffer(_ROUNDS, 3)
         # state and outputs
         self._slot = buffer(1, dtype=torch.int64)
@@ -106,11 +111,12 @@ class RoundBlocks:
         batches = session.batches(numbers)
         self._numbers[:count, 0] = numbers.to(session.device)
         self._hidden[:count] = self._federation.hidden_rows(batches).flatten(1)
-        self._rows[:count] = batches.rows.to(session.device)
-        self._keys[:count] = self._federation.keys[batches.dealers].to(session.device)
-        sets = torch.tensor(survivors)
-        self._survivors[:count] = sets.to(session.device)
-        self._decoders[:count] = session.code.sum_decoders(sets).swapaxes(0, 1)
+        if self._coded:
+            self._rows[:count] = batches.rows.to(session.device)
+            self._keys[:count] = self._federation.keys[batches.dealers].to(session.device)
+            sets = torch.tensor(survivors)
+            self._survivors[:count] = sets.to(session.device)
+            self._decoders[:count] = session.code.sum_decoders(sets).swapaxes(0, 1)
         steps = server.steps
         factors = [
             server.optimizer.factors(server.optimizer.rate(number, server.rounds), steps + 1 + i)
@@ -153,18 +159,15 @@ class RoundBlocks:
     def _round(self) -> None:
         """The round in slot `_slot`, on the device alone."""
         session, field, size = self._session, self._field, self._session.network.input_size
-        moduli = len(field.moduli)
 
         def now(slots: Tensor) -> Tensor:
             return slots.index_select(0, self._slot)[0]
 
         rows = self._federation.rows.index_select(0, now(self._hidden))  # (B·K,W)
-        shards = rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1)  # (K,B,W)
-        masks = expand_masks(session, now(self._keys), now(self._rows))  # (M,T,B,W)
-        hidden = torch.cat((field.embed(shards), masks), 1)  # (M,K+T,B,W)
-        matrix = self._encoding.index_select(1, now(self._survivors))  # (M,R,K+T)
-        coded = field.matmul(matrix, hidden.flatten(2))  # (M,R,B·W)
-        coded = coded.view(moduli, -1, session.batch_size, session.row_width)
+        if self._coded:
+            coded = self._encode(rows, now(self._keys), now(self._rows), now(self._survivors))  # (M,R,B,W)
+        else:
+            coded = field.embed(rows).unsqueeze(1)  # (M,1,B·K,W)
         parts = session.network.gradient_parts(field, self._weights, coded[..., :size], coded[..., size:])
         if self._graphs:
             parts = [field.concat(parts, 2)]  # (M,R,P): small enough that fewer launches are worth a copy
@@ -183,3 +186,12 @@ class RoundBlocks:
         self._peaks.index_copy_(0, self._slot, peak.view(1))
         self._norms.index_copy_(0, self._slot, norm.view(1))
         self._slot += 1
+
+    def _encode(self, rows: Tensor, keys: Tensor, numbers: Tensor, survivors: Tensor) -> Tensor:
+        """The shares of these rows (B·K,W) that the R survivors hold: (M,R,B,W)."""
+        session, field = self._session, self._field
+        shards = rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1)  # (K,B,W)
+        hidden = torch.cat((field.embed(shards), expand_masks(session, keys, numbers)), 1)  # (M,K+T,B,W)
+        matrix = self._encoding.index_select(1, survivors)  # (M,R,K+T)
+        coded: Tensor = field.matmul(matrix, hidden.flatten(2))  # (M,R,B·W)
+        return coded.view(len(field.moduli), -1, session.batch_size, session.row_width)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, NoReturn, final
+from typing import NoReturn, final
 
 import torch
 from torch import Tensor
@@ -10,10 +10,8 @@ from torch import Tensor
 from dresfl.field import SecretSeed
 from dresfl.protocol import Answer, BatchRows, RoundRecord, Server, Session, check_rows, expand_masks
 
-from .blocks import RoundBlocks
+from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
-
-Engine = Literal["coded", "direct"]
 
 # Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
 _GROUP_BYTES = 2**28
@@ -40,7 +38,7 @@ class LocalFederation:
         self.session = session
         self.server = server
         self.dropouts = dropouts
-        self.engine = engine
+        self.engine: Engine = engine
         rows = [check_rows(session, i, *client).to(torch.int32) for i, client in enumerate(data)]
         self.rows = torch.cat(rows).to(session.device)  # (m,W)
         starts = itertools.accumulate((0, *session.client_rows[:-1]))
@@ -59,7 +57,7 @@ class LocalFederation:
 
         One round at a time on a CPU; a block of them on a GPU.
         """
-        if self._blocks is not None and self.engine == "coded":
+        if self._blocks is not None:
             return self._blocks.run(limit)
         return [self.run_round()]
 

@@ -20,6 +20,7 @@ from dresfl.experiments.config import (
     to_toml,
 )
 from dresfl.experiments.prepare import prepare
+from dresfl.features import Features
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool
 from dresfl.optimizers import Optimizer
 
@@ -87,6 +88,16 @@ configs = st.builds(
         st.floats(0, 0.99),
     ),
     st.builds(Dropout, st.sampled_from(["none", "bernoulli", "paper", "trace"]), st.floats(0, 1), words, counts),
+    st.builds(
+        Features,
+        st.sampled_from(["", "vgg19", 'a "folder"/own.py:f']),
+        words,
+        st.integers(32, 4096),
+        st.floats(0.01, 4),
+        st.booleans(),
+        st.floats(-9, 9),
+        st.floats(0.01, 1024),
+    ),
 )
 
 
@@ -161,6 +172,10 @@ def test_overrides_reach_every_level():
         ("engine=code", "did you mean 'coded'"),
         ("engine=3", "engine = 3 is not known"),
         ("dropout.model=papers", "did you mean 'paper'"),
+        ("features.extractor=vgg16", "features.extractor = 'vgg16' is not known"),
+        ("features.l2norm=true", "did you mean 'l2_norm'"),
+        ("features.l2_norm=1", "must be of type bool, not int"),
+        ("features.power=0", "features.power must be positive"),
         ("optimizer.method=[1]", "is not known"),
         ("data.partition=sorted", "did you mean 'label-sorted'"),
         ("model.layers=3", "model.layers must be a list of layers"),

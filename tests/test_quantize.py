@@ -26,6 +26,19 @@ def test_integers_are_the_rounded_scaled_shifted_inputs(bits, shift, numerators)
     assert got.tolist() == [round((Fraction(x) + Fraction(shift)) * 2**bits) for x in inputs]
 
 
+@given(
+    bits=st.integers(0, 16),
+    inputs=st.lists(st.floats(-15, 15, width=32) | st.integers(-30, 30).map(lambda n: n / 2), min_size=1),
+    dtype=st.sampled_from([torch.float16, torch.float32]),
+)
+def test_narrow_inputs_give_the_integers_of_float64(bits, inputs, dtype):
+    narrow = torch.tensor(inputs, dtype=dtype)
+    got = Quantizer(bits).integers(narrow)
+    assert got.dtype == torch.int32
+    assert torch.equal(got, Quantizer(bits).integers(narrow.double()))
+    assert got.tolist() == [round(Fraction(x) * 2**bits) for x in narrow.tolist()]
+
+
 def test_rounding_is_to_nearest_and_ties_to_even():
     inputs = torch.tensor([0.49, 0.5, 0.51, 1.5, 2.5, -0.5, -0.51, -1.5, -2.5])
     assert Quantizer(0).integers(inputs).tolist() == [0, 0, 1, 2, 2, 0, -1, -2, -2]

@@ -1,5 +1,6 @@
 """The only door between reals and integers: φ and Round for data, scales for weights, Q for updates."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -27,15 +28,18 @@ class Quantizer:
 
     def integers(self, inputs: Tensor) -> Tensor:
         """What a client shares instead of its real inputs, int32."""
-        scaled = (inputs.to(torch.float64) + self.shift) * 2.0**self.input_bits
-        if not bool(torch.isfinite(scaled).all()):
+        # Without a shift float32 gives the same integers: a power of two moves exponents, and they stay below 2^24.
+        narrow = self.shift == 0 and inputs.dtype in (torch.float16, torch.float32)
+        reals = inputs.to(torch.float32 if narrow else torch.float64)
+        low, high = (float(bound) for bound in reals.aminmax()) if reals.numel() else (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
             raise DataError("the inputs hold NaN or infinite values", "remove or impute them before sharing")
-        if scaled.numel() and float(scaled.abs().max()) >= 2**20:
+        if max(abs(low + self.shift), abs(high + self.shift)) * 2.0**self.input_bits >= 2**20:
             raise DataError(
                 f"an input does not fit {self.input_bits} input bits",
                 "scale the features to about [0, 1] or [-1, 1] first",
             )
-        return scaled.round().to(torch.int32)
+        return ((reals + self.shift) * 2.0**self.input_bits).round_().to(torch.int32)
 
     def reals(self, integers: Tensor) -> Tensor:
         """The real inputs that the integers stand for (shift included, as the network sees them), float64."""

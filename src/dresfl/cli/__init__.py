@@ -14,7 +14,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     if code == 130:
-        _complain("interrupted", "dresfl train … --resume goes on from the last checkpoint")
+        _complain("interrupted", "run it again to go on from the last checkpoint; dresfl train needs --resume for that")
     sys.exit(code)
 
 

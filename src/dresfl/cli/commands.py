@@ -19,7 +19,7 @@ from dresfl.local import first_feasible_seed
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
 
-from . import display
+from . import display, reproduce
 
 app = typer.Typer(
     add_completion=False,
@@ -27,6 +27,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Dropout-resilient, secure federated learning: exact training on Lagrange-coded data.",
 )
+
+app.add_typer(reproduce.app, name="reproduce")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

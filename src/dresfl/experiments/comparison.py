@@ -1,81 +1,148 @@
-"""FedAvg and centralised training on a prepared run's data, rounds and dropouts, and the picture of all curves."""
+"""The baselines on a prepared run's data, rounds and dropouts, and the picture of all curves."""
 
 import functools
+import hashlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dresfl import baselines
+from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
 from dresfl.checkpoint import write_atomic
-from dresfl.errors import UsageError
 from dresfl.field import PublicStream
-from dresfl.model import Dense, Square
 
 from .config import RunConfig
 from .prepare import Prepared, flat_inputs, prepare
 from .training import read_metrics, threads
 
-Method = Literal["fedavg", "centralised"]
+_EVALUATED_AT_A_TIME = 2048
 
 
 @final
 @dataclass(frozen=True)
 class Curve:
-    """Test accuracy over rounds."""
+    """Test accuracy over rounds, and what else is told of a run."""
 
     label: str
     rounds: tuple[int, ...]
     accuracies: tuple[float, ...]
     seconds: float
+    mean_survivors: float = 0.0  # answering clients a round
+    skipped_rounds: int = 0  # nobody answered
+    seconds_at: tuple[float, ...] = ()  # of each evaluation
+    weights_sha256: str = ""
 
     @property
     def final(self) -> float:
         return self.accuracies[-1]
 
 
-def run_baseline(prepared: Prepared, method: Method, label: str, watch: Callable[[int, float], None]) -> Curve:
-    """Train the ReLU twin of the run's network: same sizes, data, rounds, batch size, optimiser and dropouts."""
-    config, network = prepared.config, prepared.session.network
-    if not all(isinstance(layer, Dense | Square) for layer in network.layers):
-        raise UsageError("the baselines here are dense networks", "compare a preset of dense layers")
-    units = [layer.units for layer in network.layers if isinstance(layer, Dense)]
-    state = baselines.initial_state([network.input_size, *units], config.optimizer, PublicStream(config.seed))
-    train, test = prepared.split.train, prepared.split.test
-    inputs = flat_inputs(train).double()
-    targets = torch.nn.functional.one_hot(torch.from_numpy(train.labels), train.num_classes).double()
-    generator = torch.Generator().manual_seed(config.seed)
-    parts = [torch.from_numpy(rows) for rows in prepared.parts]
-    everything = torch.cat(parts)
+def run_baseline(
+    prepared: Prepared,
+    method: Method,
+    label: str,
+    watch: Callable[[int, float], None],
+    *,
+    loss: Loss = "cross-entropy",
+    device: str | None = None,
+) -> Curve:
+    """Train the ReLU twin of the run's network: same sizes, data, rounds, batch size, optimiser and dropouts.
 
-    def batch(rows: Tensor) -> baselines.Batch:
-        chosen = rows[torch.randint(len(rows), (config.federation.batch_size,), generator=generator)]
-        return inputs[chosen], targets[chosen]
+    float64 on a CPU, float32 on a GPU. `watch` gets each round's number and the latest accuracy.
+    """
+    config, draws = prepared.config, Draws(prepared, method)
+    device = config.device if device is None else device
+    dtype = torch.float32 if device == "cuda" else torch.float64
+    network = prepared.session.network
+    problem = baselines.Problem(network, method, loss, config.optimizer, draws.num_clients)
+    state = baselines.initial_state(problem, PublicStream(config.seed), device, dtype)
+    train, test = prepared.split.train, prepared.split.test
+    training = baselines.Training(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
+    test_inputs, test_labels = flat_inputs(test).to(device), torch.from_numpy(test.labels).to(device)
 
     def accuracy() -> float:
-        predicted = baselines.outputs(state.sizes, state.weights, flat_inputs(test).double()).argmax(1)
-        return float((predicted == torch.from_numpy(test.labels)).double().mean())
+        right = torch.zeros((), dtype=torch.int64, device=device)
+        for start in range(0, test.num_rows, _EVALUATED_AT_A_TIME):
+            part = slice(start, start + _EVALUATED_AT_A_TIME)
+            found = baselines.outputs(network, training.state.weights, test_inputs[part].to(dtype))
+            right += (found.argmax(1) == test_labels[part]).sum()
+        return int(right) / test.num_rows
 
-    points: dict[int, float] = {}
-    started = time.monotonic()
-    for round_number in range(config.rounds):
-        rate = config.optimizer.rate(round_number, config.rounds)
-        if method == "centralised":
-            state = baselines.centralised_round(state, config.optimizer, rate, batch(everything))
-        else:
-            answering = prepared.dropouts.answering(round_number)
-            batches = [batch(parts[j]) for j in answering]
-            sizes = [len(parts[j]) for j in answering]
-            state = baselines.fedavg_round(state, config.optimizer, rate, batches, sizes)
-        if (round_number + 1) % config.evaluate_every == 0 or round_number + 1 == config.rounds:
-            points[round_number + 1] = accuracy()
-        watch(round_number + 1, next(reversed(points.values()), 0.0))
-    return Curve(label, tuple(points), tuple(points.values()), time.monotonic() - started)
+    started, done, latest = time.monotonic(), 0, 0.0
+    points: dict[int, tuple[float, float]] = {}
+    while done < config.rounds:
+        until_evaluation = config.evaluate_every - done % config.evaluate_every
+        first, done = done, min(done + until_evaluation, done + BLOCK_ROUNDS, config.rounds)
+        training.play(draws.turns(range(first, done)))
+        for number in range(first + 1, done):
+            watch(number, latest)
+        if done % config.evaluate_every == 0 or done == config.rounds:
+            latest = accuracy()
+            points[done] = latest, time.monotonic() - started
+        watch(done, latest)
+    return Curve(
+        label,
+        tuple(points),
+        tuple(accuracy for accuracy, _ in points.values()),
+        time.monotonic() - started,
+        draws.answers / config.rounds,
+        draws.skipped,
+        tuple(seconds for _, seconds in points.values()),
+        hashlib.sha256(training.state.weights.cpu().numpy().tobytes()).hexdigest(),
+    )
+
+
+@final
+class Draws:
+    """What a baseline's rounds draw: the run's dropouts, and rows from one generator, the same on every device."""
+
+    def __init__(self, prepared: Prepared, method: Method) -> None:
+        self._config, self._dropouts, self._method = prepared.config, prepared.dropouts, method
+        self._generator = torch.Generator().manual_seed(prepared.config.seed)
+        self._rows = torch.from_numpy(np.concatenate(prepared.parts))  # client by client
+        sizes = [len(rows) for rows in prepared.parts]
+        self._sizes = [sum(sizes)] if method == "centralised" else sizes
+        self._starts = [0, *itertools.accumulate(self._sizes)]
+        self.answers = self.skipped = 0
+
+    @property
+    def num_clients(self) -> int:
+        """Those of the method: one that has all rows if it is centralised."""
+        return len(self._sizes)
+
+    def turns(self, rounds: range) -> list[baselines.Turn]:
+        """The next rounds, without those that nobody answers; each round is to be drawn once, in order."""
+        central = self._method == "centralised"
+        answering = [[0]] * len(rounds) if central else self._dropouts.answering_in(rounds)
+        self.answers += sum(map(len, answering))
+        self.skipped += sum(not clients for clients in answering)
+        rows = self._drawn([i for clients in answering for i in clients])
+        config, rates, turns, start = self._config, self._dropouts.rates, [], 0
+        for number, clients in zip(rounds, answering, strict=True):
+            if clients:
+                counted = baselines.shares(self._method, clients, self._sizes, rates)
+                rate = config.optimizer.rate(number, config.rounds)
+                turns.append(baselines.Turn(clients, counted, rows[start : start + len(clients)], rate))
+                start += len(clients)
+        return turns
+
+    def _drawn(self, clients: list[int]) -> Tensor:
+        """A mini-batch of each of these clients' rows, drawn one after the other: (S,B)."""
+        batch, sizes = self._config.federation.batch_size, [self._sizes[i] for i in clients]
+        drawn = [
+            torch.randint(size, (len(list(equal)), batch), generator=self._generator)
+            for size, equal in itertools.groupby(sizes)  # neighbours of one size in one call
+        ]
+        starts = torch.tensor([self._starts[i] for i in clients], dtype=torch.int64)
+        return self._rows[torch.cat([torch.empty((0, batch), dtype=torch.int64), *drawn]) + starts.unsqueeze(1)]
 
 
 def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], None]) -> list[Curve]:
@@ -92,7 +159,7 @@ def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], Non
     curves = [ours]
     with threads(config.threads):
         for method, label in methods:
-            curves.append(run_baseline(prepared, method, label, functools.partial(watch, label)))
+            curves.append(run_baseline(prepared, method, label, functools.partial(watch, label), loss="squared"))
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")
     return curves
 

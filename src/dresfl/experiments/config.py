@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
 from dresfl.errors import UsageError
+from dresfl.features import Features
 from dresfl.local import Engine
 from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, SumPool
 from dresfl.optimizers import Optimizer
@@ -91,6 +92,7 @@ class RunConfig:
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     dropout: Dropout = field(default_factory=Dropout)
+    features: Features = field(default_factory=Features)
     device: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """From a configuration and a data set to a session, integer rows and dropouts: what every method starts from."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dresfl.data import DataSet, Split, dirichlet, iid, label_sorted, load
 from dresfl.errors import DataError, UsageError
+from dresfl.features import Watch, featured, in_pieces
 from dresfl.field import Reals
 from dresfl.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 from dresfl.model import Dense, Network
@@ -19,7 +20,8 @@ from dresfl.quantize import Quantizer
 
 from .config import RunConfig
 
-_EVALUATED_AT_A_TIME = 1000
+# Values of the widest layer that an evaluation holds at a time, in float64.
+_EVALUATED_AT_A_TIME = {"cpu": 2**21, "cuda": 2**26}
 
 
 @final
@@ -33,28 +35,58 @@ class Prepared:
     quantizer: Quantizer
     session: Session
     dropouts: Dropouts
+    _test: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def client_data(self) -> list[tuple[Tensor, Tensor]]:
-        """Each client's integer inputs (m,F) and one-hot targets (m,C)."""
+        """Each client's integer inputs (m,F), int16 if they fit and else int32, and one-hot targets (m,C)."""
         train = self.split.train
+        inputs = flat_inputs(train)
+        dtype = self._narrowest(inputs)
         return [
             (
-                self.quantizer.integers(flat_inputs(train)[torch.from_numpy(rows)]),
+                self._integers(inputs, torch.from_numpy(rows), dtype),
                 torch.nn.functional.one_hot(torch.from_numpy(train.labels[rows]), train.num_classes).to(torch.int32),
             )
             for rows in self.parts
         ]
 
     def accuracy(self, weights: Tensor) -> float:
-        """The share of the test set that the integer weights classify right."""
-        test = self.split.test
-        right = 0
-        for start in range(0, test.num_rows, _EVALUATED_AT_A_TIME):
-            part = slice(start, start + _EVALUATED_AT_A_TIME)
-            rows = self.quantizer.integers(flat_inputs(test)[part]).to(weights.device, torch.float64)
-            outputs = self.session.network.outputs(Reals(), weights, rows.view(1, 1, *rows.shape))[0, 0]
-            right += int((outputs.argmax(1).cpu() == torch.from_numpy(test.labels[part])).sum())
-        return right / test.num_rows
+        """The share of the test set that the integer weights classify right, computed where the weights are."""
+        network = self.session.network
+        rows, labels = self._test_rows(weights.device)
+        widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in network.parameters)
+        step = max(1, _EVALUATED_AT_A_TIME[weights.device.type] // widest)
+        right = torch.zeros((), dtype=torch.int64, device=weights.device)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            inputs = rows[part].to(torch.float64)
+            outputs = network.outputs(Reals(), weights, inputs.view(1, 1, *inputs.shape))[0, 0]
+            right += (outputs.argmax(1) == labels[part]).sum()
+        return int(right) / len(rows)
+
+    def _test_rows(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The test set's integer inputs and its labels on a device: made once, for all evaluations."""
+        if device not in self._test:
+            test = self.split.test
+            inputs = flat_inputs(test)
+            rows = self._integers(inputs, torch.arange(test.num_rows), self._narrowest(inputs))
+            self._test[device] = rows.to(device), torch.from_numpy(test.labels).to(device)
+        return self._test[device]
+
+    def _integers(self, inputs: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """The integers of some rows of the inputs."""
+        out = torch.empty(len(rows), inputs.shape[1], dtype=dtype)
+
+        def work(piece: slice) -> None:
+            out[piece] = self.quantizer.integers(inputs[rows[piece]])
+
+        in_pieces(work, *out.shape)
+        return out
+
+    def _narrowest(self, inputs: Tensor) -> torch.dtype:
+        """The narrower of int16 and int32 that holds the integers of all inputs."""
+        low, high = self.quantizer.integers(torch.stack(inputs.aminmax())).tolist()
+        return torch.int16 if low >= -(2**15) and high < 2**15 else torch.int32
 
 
 def flat_inputs(data: DataSet) -> Tensor:
@@ -62,11 +94,29 @@ def flat_inputs(data: DataSet) -> Tensor:
     return torch.from_numpy(data.inputs).flatten(1)
 
 
-def prepare(config: RunConfig, folder: Path | None) -> Prepared:
-    """Read the data, spread it over the clients, derive the session."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
-    split = load(config.data.dataset, folder)
+def load_split(config: RunConfig, folder: Path | None, watch: Watch = lambda done, total: None) -> Split:
+    """The data set as the run sees it: images, or features if the configuration asks for them.
+
+    `watch` is told of images whose features were extracted, and of none where the cache has them.
+    """
+    _check_device(config)
+    return featured(load(config.data.dataset, folder), config.features, folder, config.device, watch)
+
+
+def prepare(
+    config: RunConfig,
+    folder: Path | None,
+    *,
+    split: Split | None = None,
+    watch: Watch = lambda done, total: None,
+) -> Prepared:
+    """Read the data, spread it over the clients, derive the session.
+
+    `split`: what `load_split` made of the same `data` and `features`, if several runs share it.
+    """
+    _check_device(config)
+    if split is None:
+        split = load_split(config, folder, watch)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
     parts = _partition(config, split.train)
@@ -84,10 +134,16 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))
 
 
+def _check_device(config: RunConfig) -> None:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
+
+
 def build_network(config: RunConfig, data: DataSet) -> Network:
     """The network for a data set: images stay images if the first layer wants them, else rows are flat."""
     flat = isinstance(config.model.layers[0], Dense)
-    largest = max(float(data.inputs.max()) + config.model.shift, -float(data.inputs.min()) - config.model.shift)
+    low, high = (float(bound) for bound in flat_inputs(data).aminmax())
+    largest = max(high + config.model.shift, -low - config.model.shift)
     network = Network(
         layers=config.model.layers,
         input_shape=(math.prod(data.input_shape),) if flat else data.input_shape,

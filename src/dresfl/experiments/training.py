@@ -26,6 +26,7 @@ import torch
 
 from dresfl import __version__
 from dresfl.checkpoint import load_tensors, save_tensors, write_atomic
+from dresfl.data import Split
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.local import LocalFederation
 from dresfl.model import weights_sha256
@@ -66,12 +67,14 @@ def train(
     folder: Path | None = None,
     out: Path,
     resume: bool = False,
+    split: Split | None = None,
     watch: Watcher = lambda progress, record, answers: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
-    `note` gets a line where a reader should know something, e.g. that the dropouts leave too few clients.
+    `split`: the data, where it has been read already. `note` gets a line where a reader should know something, e.g.
+    that the dropouts leave too few clients.
     """
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
@@ -79,7 +82,7 @@ def train(
     if resume and not out.exists():
         note(f"note: there is no run in {out} yet; it starts with round 1")
     with threads(config.threads):
-        prepared = prepare(config, folder)
+        prepared = prepare(config, folder, split=split)
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         needed, reliable = prepared.session.recovery_threshold, prepared.dropouts.num_reliable
         if reliable < needed:
@@ -210,6 +213,8 @@ def _finish(prepared: Prepared, server: Server, progress: Progress, out: Path) -
         "mean_survivors": progress.mean_survivors,
         "recovery_threshold": session.recovery_threshold,
         "reliable_clients": prepared.dropouts.num_reliable,
+        "train_rows": prepared.split.train.num_rows,
+        "test_rows": prepared.split.test.num_rows,
         "weights_sha256": weights_sha256(server.weights),
         "seconds": progress.seconds,
         "bytes_shared": rows * session.row_width * residues * (session.num_clients - 1) if coded else 0,

@@ -1,0 +1,188 @@
+"""One cell: train it in its folder, then write its record. A finished cell is never run again."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+
+import dresfl
+from dresfl.baselines import Method
+from dresfl.checkpoint import write_atomic
+from dresfl.data import Split
+from dresfl.errors import CheckpointError, UsageError
+
+from ..comparison import run_baseline
+from ..config import RunConfig, load_config, to_toml
+from ..prepare import load_split, prepare
+from ..training import Progress, clear_run, read_metrics, read_summary, threads, train
+from .matrix import Cell
+from .published import METHOD_LABELS
+from .records import Record, differences, read_record
+
+Report = Callable[[int, float], None]  # after every round: rounds done, the last test accuracy
+
+
+def finished(cell: Cell, out: Path) -> Record | None:
+    """The cell's record if it has run; CheckpointError if what ran there was something else."""
+    path = cell.jsonl(out)
+    if not path.exists():
+        return None
+    record = read_record(path)
+    differing = differences(record.config, cell.config)
+    if not cell.is_dresfl and record.header.get("loss") != cell.loss:
+        differing.append("loss")
+    if differing:
+        raise CheckpointError(
+            f"{cell.name} ran with other settings ({', '.join(differing)})",
+            "choose another --out, or run the cell again with --replace",
+        )
+    return record
+
+
+def discard(cell: Cell, out: Path) -> None:
+    """Remove what a cell left, its record first."""
+    cell.jsonl(out).unlink(missing_ok=True)
+    clear_run(cell.folder(out))
+
+
+@final
+class Splits:
+    """The data as cells see it. The last one is kept, since cells of a data set come after each other."""
+
+    def __init__(self, data: Path | None, out: Path) -> None:
+        self._data, self._out = data, out
+        self._key: object = None
+        self._split: Split | None = None
+
+    def get(self, cell: Cell) -> Split:
+        """The data of a cell. Of several workers one extracts features at a time; the others then find them cached."""
+        if self._split is None or self._key != cell.data:
+            self._split = None  # let go of the old one first
+            extracted = cell.config.features.extractor
+            with _locked(self._out / ".features.lock") if extracted else contextlib.nullcontext():
+                self._split = load_split(cell.config, self._data)
+            self._key = cell.data
+        return self._split
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file closes, even by a crash
+        yield
+
+
+def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:
+    """Run a cell, or what is left of it, and write its record."""
+    folder = cell.folder(out)
+    config = _resumed(cell.config, folder)
+    if cell.is_dresfl:
+
+        def watch(progress: Progress, *_: object) -> None:
+            report(progress.round_number, progress.accuracy)
+
+        split = None if (folder / "summary.json").exists() else splits.get(cell)
+        summary = train(config, out=folder, resume=True, split=split, watch=watch)
+    else:
+        summary = _baseline(cell, splits, folder, report)
+    record = _record(cell, config, summary, [line for line in read_metrics(folder) if "test_accuracy" in line])
+    record.write(cell.jsonl(out))
+    return record
+
+
+def _resumed(config: RunConfig, folder: Path) -> RunConfig:
+    """An interrupted run goes on with the engine it began with: the same weights, but the record names one engine."""
+    try:
+        return dataclasses.replace(config, engine=load_config(str(folder / "config.toml")).engine)
+    except UsageError:
+        return config
+
+
+def _baseline(cell: Cell, splits: Splits, folder: Path, report: Report) -> dict[str, Any]:
+    config = cell.config
+    if (folder / "summary.json").exists():
+        return read_summary(folder)
+    with threads(config.threads):
+        prepared = prepare(config, None, split=splits.get(cell))
+        label = METHOD_LABELS[cell.method]
+        curve = run_baseline(prepared, cast(Method, cell.method), label, report, loss=cell.loss)
+    answering = None if cell.method == "centralised" else curve.mean_survivors
+    lines = [
+        {"round": number, "test_accuracy": accuracy, "seconds": seconds}
+        for number, accuracy, seconds in zip(curve.rounds, curve.accuracies, curve.seconds_at, strict=True)
+    ]
+    summary = {
+        "name": config.name,
+        "engine": "real",
+        "loss": cell.loss,
+        "test_accuracy": curve.final,
+        "rounds": config.rounds,
+        "skipped_rounds": curve.skipped_rounds,
+        "mean_survivors": answering,
+        "reliable_clients": prepared.dropouts.num_reliable,
+        "train_rows": prepared.split.train.num_rows,
+        "test_rows": prepared.split.test.num_rows,
+        "weights_sha256": curve.weights_sha256,
+        "seconds": curve.seconds,
+    }
+    write_atomic(folder / "config.toml", to_toml(config).encode())
+    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations: list[dict[str, Any]]) -> Record:
+    header = {
+        "dataset": cell.dataset,
+        "method": cell.method,
+        "seed": cell.seed,
+        "dropout_seed": cell.dropout_seed,
+        "passed_over": list(cell.passed_over),
+        "feasible": cell.feasible,
+        "rounds": config.rounds,
+        "engine": summary["engine"],
+        "device": _device(config.device),
+        "commit": commit(),
+        "versions": {"dresfl": dresfl.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "loss": "squared" if cell.is_dresfl else cell.loss,
+        "train_rows": summary["train_rows"],
+        "test_rows": summary["test_rows"],
+        "config": tomllib.loads(to_toml(config)),
+    }
+    refused = summary.get("alarms", 0)
+    result = {
+        "test_accuracy": summary["test_accuracy"],
+        "skipped_rounds": summary["skipped_rounds"],
+        "alarms": refused,
+        "decoded_share": 1 - (summary["skipped_rounds"] + refused) / config.rounds if cell.is_dresfl else None,
+        "mean_survivors": summary["mean_survivors"],
+        "reliable_clients": summary.get("reliable_clients"),
+        "seconds": summary["seconds"],
+        "weights_sha256": summary["weights_sha256"],
+    }
+    return Record(header, evaluations, result)
+
+
+def _device(device: str) -> str:
+    return f"cuda ({torch.cuda.get_device_name()})" if device == "cuda" else device
+
+
+def commit() -> str:
+    """The commit of this source tree, with -dirty where files differ from it; else $DRESFL_COMMIT; else "unknown"."""
+    source = Path(dresfl.__file__).resolve().parents[2]
+    if (source / ".git").exists():
+        command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if found.returncode == 0:
+            return found.stdout.strip()
+    return os.environ.get("DRESFL_COMMIT", "unknown")

@@ -1,0 +1,204 @@
+"""Figures 3 and 4 from the records alone: test accuracy over rounds, mean and spread of the seeds."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dresfl.checkpoint import write_atomic
+from dresfl.errors import DresError
+
+from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER
+from .records import Record, grouped
+from .tables import split_note
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Curves = dict[str, dict[str, dict[str, Any]]]
+Name = Literal["figure3", "figure4"]
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart; ours are the strong ones
+_STYLES: dict[str, dict[str, Any]] = {
+    "fedavg": {"color": "#e69f00", "linewidth": 1.3},
+    "fedavg-is": {"color": "#009e73", "linewidth": 1.3},
+    "scaffold": {"color": "#cc79a7", "linewidth": 1.3},
+    "dresfl-paper": {"color": "#56b4e9", "linewidth": 1.8},
+    "dresfl": {"color": "#0055a4", "linewidth": 2.2},
+    "centralised": {"color": "#333333", "linewidth": 1.3, "linestyle": (0, (4, 2))},
+}
+_FAR = 20  # points below the best: such a method would flatten the others, so it is named at the edge instead
+
+
+def curves(records: Iterable[Record]) -> Curves:
+    """{dataset: {method: {rounds, mean, sd, seeds}}}: accuracies in percent at the rounds all seeds evaluated at."""
+    found: Curves = {}
+    groups = grouped(records)
+    for dataset in DATASET_LABELS:
+        for method in METHODS:
+            if runs := groups.get((dataset, method)):
+                found.setdefault(dataset, {})[method] = _curve(runs)
+    return found
+
+
+def _curve(runs: Sequence[Record]) -> dict[str, Any]:
+    lines = [{line["round"]: 100 * line["test_accuracy"] for line in run.evaluations} for run in runs]
+    rounds = sorted(set.intersection(*(set(line) for line in lines)))
+    values = [[line[number] for line in lines] for number in rounds]
+    return {
+        "rounds": rounds,
+        "mean": [round(statistics.fmean(percents), 4) for percents in values],
+        "sd": [round(statistics.stdev(percents), 4) if len(percents) > 1 else 0.0 for percents in values],
+        "seeds": len(runs),
+    }
+
+
+def draw(name: Name, records: Sequence[Record], out: Path) -> list[Path]:
+    """Draw a figure into `out`/NAME.svg and .png; return both paths."""
+    if not records:
+        raise DresError(f"no finished run belongs to {name}", "run it without --render-only first")
+    import matplotlib as mpl  # here, since it takes half a second to import
+
+    look: Any = {
+        "svg.hashsalt": "dresfl",
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": "#888888",
+        "xtick.color": "#444444",
+        "ytick.color": "#444444",
+    }
+    paths = []
+    with mpl.rc_context(look):
+        figure = _figure3(records) if name == "figure3" else _figure4(records)
+        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+            image = BytesIO()
+            figure.savefig(image, format=kind, metadata=metadata)
+            paths.append(out / f"{name}.{kind}")
+            write_atomic(paths[-1], image.getvalue())
+    return paths
+
+
+def _canvas(panels: int) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    columns = min(3, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(max(5.2, 3.9 * columns), 3.1 * rows + 0.6), dpi=150, layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(panels)]
+
+
+def _figure3(records: Sequence[Record]) -> "Figure":
+    """A panel a data set, a curve a method; the paper's final figures as ticks at the right."""
+    found = curves(records)
+    figure, panels = _canvas(len(found))
+    for axes, (dataset, methods) in zip(panels, found.items(), strict=True):
+        last = max(curve["rounds"][-1] for curve in methods.values())
+        low, far = _range(methods)
+        high = max(max(curve["mean"]) for curve in methods.values())
+        published = {_paper_colour(method, methods): PAPER.get(dataset, {}).get(method) for method in methods}
+        shown = {colour: pair[0] for colour, pair in published.items() if pair and pair[0] >= low}
+        for method, curve in methods.items():
+            _plot(axes, method, curve, last)
+        for colour, mean in shown.items():
+            axes.plot([last * 1.045], [mean], "<", markersize=5, color=colour)
+        _frame(axes, _title(dataset, records), last, low, max([high, *shown.values()]))
+        if far:
+            text = "\n".join(f"{METHOD_LABELS[method]} {methods[method]['mean'][-1]:.1f} % ↓" for method in far)
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+            colour = _STYLES[far[0]]["color"] if len(far) == 1 else "#555555"
+            axes.text(0.93, 0.03, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5, color=colour,
+                      bbox=box)  # fmt: skip
+    seen = [method for method in METHODS if any(method in methods for methods in found.values())]
+    handles = [_handle(method) for method in seen]
+    if any(dataset in PAPER for dataset in found):
+        handles.append(_handle(""))
+    columns = len(handles) if len(panels) > 2 else 4 if len(panels) == 2 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.4)
+    return figure
+
+
+def _paper_colour(method: str, methods: Iterable[str]) -> str:
+    """Of the paper's mark: its one DReS-FL figure belongs to its own recipe, where that ran."""
+    ours = method == "dresfl" and "dresfl-paper" in methods
+    return str(_STYLES["dresfl-paper" if ours else method]["color"])
+
+
+def _figure4(records: Sequence[Record]) -> "Figure":
+    """A panel a data set: every seed by itself, their mean, and the paper's figure as a band."""
+    found = curves(records)
+    figure, panels = _canvas(len(found))
+    for axes, (dataset, methods) in zip(panels, found.items(), strict=True):
+        for method, curve in methods.items():
+            style = _STYLES[method]
+            if published := PAPER.get(dataset, {}).get(method):
+                mean, sd = published
+                axes.axhspan(mean - sd, mean + sd, color=style["color"], alpha=0.13, linewidth=0)
+                axes.axhline(mean, color=style["color"], linestyle=":", linewidth=1.2,
+                             label=f"{METHOD_LABELS[method]}, the paper: {mean:.2f} ± {sd:.2f} %")  # fmt: skip
+            for run in records:
+                if run.feasible and (run.dataset, run.method) == (dataset, method):
+                    axes.plot([line["round"] for line in run.evaluations],
+                              [100 * line["test_accuracy"] for line in run.evaluations],
+                              color=style["color"], linewidth=0.7, alpha=0.45)  # fmt: skip
+            axes.plot(curve["rounds"], curve["mean"], color=style["color"], linewidth=2.2,
+                      label=f"{METHOD_LABELS[method]}: {_final(curve)}")  # fmt: skip
+        title = ", ".join(METHOD_LABELS[method] for method in methods) + " on " + _title(dataset, records)
+        _frame(axes, title, max(curve["rounds"][-1] for curve in methods.values()), 0, 100)
+        axes.legend(loc="lower right", frameon=False, fontsize=8)
+    return figure
+
+
+def _plot(axes: "Axes", method: str, curve: dict[str, Any], last: int) -> None:
+    style = _STYLES[method]
+    rounds, mean, sd = curve["rounds"], curve["mean"], curve["sd"]
+    axes.plot(rounds, mean, **style, zorder=3 if method.startswith("dresfl") else 2)
+    axes.plot(rounds[-1:], mean[-1:], "o", markersize=3.5, color=style["color"], zorder=4)
+    if rounds[-1] < last:  # a shorter run: where it ended, to compare with
+        axes.plot([rounds[-1], last], [mean[-1]] * 2, linestyle=":", linewidth=1, color=style["color"], alpha=0.8)
+    low, high = ([m + sign * s for m, s in zip(mean, sd, strict=True)] for sign in (-1, 1))
+    axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _range(methods: dict[str, dict[str, Any]]) -> tuple[float, list[str]]:
+    """The lowest accuracy to show, and the methods that end below it."""
+    finals = {method: curve["mean"][-1] for method, curve in methods.items()}
+    best = max(finals.values())
+    far = [method for method, final in finals.items() if final < best - _FAR]
+    if len(far) > 1:
+        return 0.0, []
+    near = min(final for method, final in finals.items() if method not in far)
+    return max(0.0, near - max(4.0, 1.2 * (best - near))), far
+
+
+def _frame(axes: "Axes", title: str, last: int, low: float, high: float) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    place = axes.get_subplotspec()
+    axes.set(title=title, xlabel="round", ylabel="test accuracy (%)" if place and place.is_first_col() else "")
+    axes.set_xlim(0, last * 1.07)
+    axes.set_ylim(low, min(100.0, high + 0.06 * (high - low)) if high < 100 else 100)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.grid(alpha=0.25, linewidth=0.6)
+
+
+def _handle(method: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    if not method:
+        return Line2D([], [], linestyle="none", marker="<", color="#777777", markersize=5, label="the paper's figure")
+    return Line2D([], [], **_STYLES[method], label=METHOD_LABELS[method])
+
+
+def _title(dataset: str, records: Sequence[Record]) -> str:
+    other = any(split_note(record) for record in records if record.dataset == dataset)
+    return DATASET_LABELS[dataset] + (" (not the official split)" if other else "")
+
+
+def _final(curve: dict[str, Any]) -> str:
+    spread = f" ± {curve['sd'][-1]:.2f}" if curve["seeds"] > 1 else ""
+    return f"{curve['mean'][-1]:.2f}{spread} % ({curve['seeds']} seed{'s' * (curve['seeds'] > 1)})"

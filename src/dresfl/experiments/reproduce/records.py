@@ -1,0 +1,112 @@
+"""One JSONL per run: a header, a line per evaluation, the result. Tables and figures read nothing else."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from dresfl.checkpoint import write_atomic
+from dresfl.errors import DataError, DresError
+
+from ..config import RunConfig, parse
+
+_HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
+           "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
+_RESULT = ("test_accuracy", "skipped_rounds", "decoded_share", "mean_survivors", "seconds", "weights_sha256")
+
+
+@final
+@dataclass(frozen=True)
+class Record:
+    """What a finished run left: its header, its evaluations, its result."""
+
+    header: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+    result: dict[str, Any]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.header["dataset"])
+
+    @property
+    def method(self) -> str:
+        return str(self.header["method"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.header["seed"])
+
+    @property
+    def feasible(self) -> bool:
+        return bool(self.header["feasible"])
+
+    @property
+    def percent(self) -> float:
+        """The test accuracy after the last round, in percent."""
+        return 100 * float(self.result["test_accuracy"])
+
+    @property
+    def config(self) -> RunConfig:
+        return parse(RunConfig, self.header["config"])
+
+    def write(self, path: Path) -> None:
+        """Write the JSONL, whole or not at all."""
+        lines = [
+            {"kind": "header", **self.header},
+            *({"kind": "evaluation", **line} for line in self.evaluations),
+            {"kind": "result", **self.result},
+        ]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file; DataError if it is not a whole one."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        kinds = [line.pop("kind", "") for line in lines]
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"cannot read the record {path}: {error}", "delete it and run again") from error
+    if len(lines) < 3 or kinds != ["header", *["evaluation"] * (len(lines) - 2), "result"]:
+        raise DataError(f"{path} is not a header, evaluations and a result", "delete it and run again")
+    missing = [key for key in _HEADER if key not in lines[0]] + [key for key in _RESULT if key not in lines[-1]]
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing)}", "delete it and run again")
+    return Record(lines[0], lines[1:-1], lines[-1])
+
+
+def read_records(out: Path) -> list[Record]:
+    """Every record below a folder, by file name."""
+    paths = sorted((out / "jsonl").glob("*.jsonl"))
+    if not paths:
+        raise DresError(f"{out} holds no finished run", "run it without --render-only first")
+    return [read_record(path) for path in paths]
+
+
+def grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """(data set, method) -> its runs in order of their seeds; infeasible draws are left out.
+
+    Raises DresError if runs of one group had different settings: their mean would mean nothing.
+    """
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.seed):
+        if record.feasible:
+            groups.setdefault((record.dataset, record.method), []).append(record)
+    for (dataset, method), runs in groups.items():
+        differing = {name for run in runs[1:] for name in differences(runs[0].config, run.config, ("seed", "dropout"))}
+        if differing:
+            raise DresError(
+                f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",
+                "run all of them again with --replace, or delete the older ones from jsonl/ and runs/",
+            )
+    return groups
+
+
+_HOW = ("name", "engine", "device", "threads", "evaluate_every", "checkpoint_every")  # same weights whatever these are
+
+
+def differences(one: RunConfig, other: RunConfig, but: Iterable[str] = ()) -> list[str]:
+    """The keys in which two configurations differ, of those that decide what comes out."""
+    names = [field.name for field in dataclasses.fields(one) if field.name not in (*_HOW, *but)]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]

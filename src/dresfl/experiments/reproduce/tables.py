@@ -1,0 +1,224 @@
+"""Table 1 from the records alone: as JSON, Markdown and CSV, the paper's figure beside each of ours."""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, ROWS
+from .records import Record, grouped
+
+Table = dict[str, dict[str, dict[str, Any]]]
+
+
+def table(records: Iterable[Record]) -> Table:
+    """{dataset: {method: {mean, sd, seeds, rounds, engine, device, commit, ...}}}; accuracies in percent.
+
+    sd is that of a sample (n − 1), and 0 for a single run; lists are in order of the seeds.
+    """
+    found: Table = {}
+    groups = grouped(records)
+    for dataset in DATASET_LABELS:
+        for method in METHODS:
+            if runs := groups.get((dataset, method)):
+                found.setdefault(dataset, {})[method] = _entry(runs)
+    return found
+
+
+def _entry(runs: Sequence[Record]) -> dict[str, Any]:
+    percents = [run.percent for run in runs]
+    first = runs[0]
+    published = PAPER.get(first.dataset, {}).get(first.method)
+    entry = {
+        "mean": round(statistics.fmean(percents), 4),
+        "sd": round(statistics.stdev(percents), 4) if len(percents) > 1 else 0.0,
+        "seeds": len(runs),
+        "rounds": first.header["rounds"],
+        "engine": _joined(run.header["engine"] for run in runs),
+        "device": _joined(run.header["device"] for run in runs),
+        "commit": _joined(run.header["commit"] for run in runs),
+        "paper": {"mean": published[0], "sd": published[1]} if published else None,
+        "runs": [
+            {
+                "seed": run.seed,
+                "dropout_seed": run.header["dropout_seed"],
+                "test_accuracy": round(run.percent, 4),
+                "engine": run.header["engine"],
+                "decoded_share": run.result["decoded_share"],
+                "skipped_rounds": run.result["skipped_rounds"],
+                "mean_survivors": run.result["mean_survivors"],
+                "seconds": run.result["seconds"],
+                "weights_sha256": run.result["weights_sha256"],
+            }
+            for run in runs
+        ],
+    }
+    note = split_note(first)
+    return {**entry, "note": note} if note else entry
+
+
+def _joined(values: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(values))
+
+
+def split_note(run: Record) -> str:
+    """What to say where a data set's rows are not those of its official split; else nothing."""
+    rows, official = (run.header["train_rows"], run.header["test_rows"]), ROWS.get(run.dataset)
+    if official is None or rows == official:
+        return ""
+    return (
+        f"{DATASET_LABELS[run.dataset]}: not the official split, which the paper used: {rows[0]:,} training and "
+        f"{rows[1]:,} test rows here, {official[0]:,} and {official[1]:,} there"
+    )
+
+
+def spreadsheet(records: Iterable[Record]) -> str:
+    """The table as CSV, a line per cell."""
+    text = io.StringIO()
+    names = ("mean", "sd", "seeds", "rounds", "engine", "device", "commit")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["dataset", "method", *names, "paper_mean", "paper_sd", "decoded_share", "note"])
+    for dataset, methods in table(records).items():
+        for method, entry in methods.items():
+            published = entry["paper"] or {"mean": "", "sd": ""}
+            shares = [run["decoded_share"] for run in entry["runs"] if run["decoded_share"] is not None]
+            decoded = f"{statistics.fmean(shares):.4f}" if shares else ""
+            own = [f"{entry[name]:.2f}" if name in ("mean", "sd") else entry[name] for name in names]
+            writer.writerow([dataset, method, *own, published["mean"], published["sd"], decoded, entry.get("note", "")])
+    return text.getvalue()
+
+
+def cell_text(entry: dict[str, Any] | None, dataset: str, method: str) -> str:
+    """Ours and, in brackets, the paper's."""
+    return f"{_own(entry) if entry else '–'} ({paper_text(dataset, method)})"
+
+
+def _own(entry: dict[str, Any]) -> str:
+    """97.41 ± 0.05, or with one seed 97.41 alone."""
+    return f"{entry['mean']:.2f}" + (f" ± {entry['sd']:.2f}" if entry["seeds"] > 1 else "")
+
+
+def paper_text(dataset: str, method: str) -> str:
+    """The paper's figure, or a dash."""
+    published = PAPER.get(dataset, {}).get(method)
+    return f"{published[0]:.2f} ± {published[1]:.2f}" if published else "–"
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The table as a Markdown page: accuracies, how each cell ran, dropouts, notes."""
+    found = table(records)
+    datasets = list(found)
+    methods = [method for method in METHODS if any(method in found[dataset] for dataset in datasets)]
+    sections = [
+        "# Table 1: test accuracy (%)\n\n"
+        "Mean ± standard deviation over the seeds; below each figure of ours, in brackets, the paper's. "
+        "Bold: the best of those that keep the data where it is. Made from the records in `jsonl/`.",
+        _grid(["", *(DATASET_LABELS[dataset] for dataset in datasets)], _accuracies(found, datasets, methods)),
+        *_notes(records),
+        "## How each cell ran",
+        _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
+        "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
+        "bit-identical (by test). `real`: the baselines, ReLU networks in floating point.",
+        *_dropouts(records, found),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _accuracies(found: Table, datasets: Sequence[str], methods: Sequence[str]) -> list[list[str]]:
+    best = {
+        dataset: max(
+            (entry["mean"] for method, entry in found[dataset].items() if method != "centralised"), default=None
+        )
+        for dataset in datasets
+    }
+    rows = []
+    for method in methods:
+        row = [METHOD_LABELS[method]]
+        for dataset in datasets:
+            entry = found[dataset].get(method)
+            text = _own(entry) if entry else "–"
+            if entry and method != "centralised" and entry["mean"] == best[dataset]:
+                text = f"**{text}**"
+            row.append(f"{text}<br>({paper_text(dataset, method)})")
+        rows.append(row)
+    return rows
+
+
+def _ways(found: Table) -> list[list[str]]:
+    """How the cells ran; methods of a data set that ran alike share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for dataset, methods in found.items():
+        for method, entry in methods.items():
+            engines = sorted({run["engine"] for run in entry["runs"]})
+            engine = "; ".join(_engine_text(entry, name) if len(engines) > 1 else name for name in engines)
+            commits = " ".join(
+                commit[:12] + "-dirty" * commit.endswith("-dirty") for commit in entry["commit"].split("+")
+            )
+            way = str(entry["seeds"]), f"{entry['rounds']:,}", engine, entry["device"], commits
+            rows.setdefault((DATASET_LABELS[dataset], *way), []).append(METHOD_LABELS[method])
+    return [[dataset, "; ".join(names), *way] for (dataset, *way), names in rows.items()]
+
+
+def _engine_text(entry: dict[str, Any], engine: str) -> str:
+    seeds = [str(run["seed"]) for run in entry["runs"] if run["engine"] == engine]
+    return f"{engine} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"
+
+
+def _dropouts(records: Sequence[Record], found: Table) -> list[str]:
+    """The draws, those passed over, what was decoded under each, and the infeasible one."""
+    draws = {record.seed: record for record in records if record.feasible}
+    passed = sorted({seed for record in records for seed in record.header["passed_over"]})
+    used = ", ".join(
+        f"seed {seed}: draw {record.header['dropout_seed']} ({record.result['reliable_clients']} reliable clients)"
+        for seed, record in sorted(draws.items())
+    )
+    sections = [
+        "## Dropouts",
+        "A client's dropout rate is 0.99 with probability ½, else uniform in [0, 0.1], drawn once a run. Taken are the "
+        f"first draws that leave at least 9 of 20 clients with a rate below ½. {used}. "
+        f"Passed over as infeasible: {', '.join(map(str, passed)) or 'none'}.",
+    ]
+    shares = [
+        [DATASET_LABELS[dataset], METHOD_LABELS[method], *_shares(entry, sorted(draws))]
+        for dataset, methods in found.items()
+        for method, entry in methods.items()
+        if entry["runs"][0]["decoded_share"] is not None
+    ]
+    if shares:
+        head = ["data set", "method", *(f"seed {seed}" for seed in sorted(draws))]
+        sections += [
+            "Share of the rounds that were decoded (at least 9 answers), and answers a round:",
+            _grid(head, shares),
+        ]
+    sections += [_infeasible(record) for record in records if not record.feasible]
+    return sections
+
+
+def _shares(entry: dict[str, Any], seeds: Sequence[int]) -> list[str]:
+    runs = {run["seed"]: run for run in entry["runs"]}
+    return [
+        f"{100 * runs[seed]['decoded_share']:.1f} % ({runs[seed]['mean_survivors']:.1f})" if seed in runs else "–"
+        for seed in seeds
+    ]
+
+
+def _infeasible(record: Record) -> str:
+    result = record.result
+    return (
+        f"An infeasible draw for comparison, {DATASET_LABELS[record.dataset]}, {METHOD_LABELS[record.method]}, draw "
+        f"{record.header['dropout_seed']}: {result['reliable_clients']} reliable clients, "
+        f"{result['mean_survivors']:.1f} answers a round, {100 * result['decoded_share']:.1f} % of "
+        f"{record.header['rounds']:,} rounds decoded, {record.percent:.2f} % test accuracy. "
+        "About a quarter of all draws are like this one."
+    )
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    notes = dict.fromkeys(note for record in records if (note := split_note(record)))
+    return [f"**Note.** {note}." for note in notes]
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -218,7 +218,7 @@ def test_fedavg_averages_the_models_of_those_who_answered(loss):
 @pytest.mark.parametrize("loss", baselines.LOSSES)
 def test_importance_sampling_expects_the_step_of_full_participation(loss):
     """Over all 2^N sets of answering clients, each with its probability."""
-    asked = problem("fedavg-is", loss=loss)
+    asked = problem("fedavg-is-unbiased", loss=loss)
     state, expected, total = start(asked), torch.zeros(DENSE.num_parameters, dtype=torch.float64), 0.0
     for size in range(CLIENTS + 1):
         for answering in itertools.combinations(range(CLIENTS), size):
@@ -238,19 +238,19 @@ def test_importance_sampling_weighs_exactly_by_rows():
     for size in range(CLIENTS + 1):
         for answering in itertools.combinations(range(CLIENTS), size):
             chance = math.prod(1 - rates[i] if i in answering else rates[i] for i in range(CLIENTS))
-            for i, share in zip(answering, shares("fedavg-is", answering, ROWS, rates), strict=True):
+            for i, share in zip(answering, shares("fedavg-is-unbiased", answering, ROWS, rates), strict=True):
                 expected[i] += chance * share
     assert expected == [Fraction(rows, 100) for rows in ROWS]
 
 
 def test_normalised_importance_sampling_keeps_the_ratios_and_counts_one_in_all():
-    raw, normalised = (shares(method, [0, 3, 2], ROWS, RATES) for method in ("fedavg-is", "fedavg-is-normalised"))
+    raw, normalised = (shares(method, [0, 3, 2], ROWS, RATES) for method in ("fedavg-is-unbiased", "fedavg-is"))
     assert sum(normalised) == pytest.approx(1)
     assert normalised == pytest.approx([share / sum(raw) for share in raw])
 
 
 def test_without_dropouts_importance_sampling_is_fedavg():
-    for method in ("fedavg", "fedavg-is", "fedavg-is-normalised"):
+    for method in ("fedavg", "fedavg-is", "fedavg-is-unbiased"):
         assert shares(method, [1, 0], [3, 1], [0.0, 0.0]) == [0.25, 0.75]
 
 

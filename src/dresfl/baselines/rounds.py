@@ -21,7 +21,7 @@ from dresfl.optimizers import Optimizer
 
 from .twin import Loss, client_gradients, mean_gradient
 
-Method = Literal["fedavg", "fedavg-is", "fedavg-is-normalised", "scaffold", "centralised"]
+Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "centralised"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -85,23 +85,25 @@ def shares(
 ) -> list[float]:
     """What the answering clients' gradients count in a round.
 
-    FedAvg: m_i/Σ_A m_j. FedAvg-IS: m_i/(m·(1−rate_i)), so that the expected sum is the gradient of everybody's loss;
-    one answer of a client that is mostly absent then counts many times its data. Normalised, these are divided by
-    their sum: no round counts more than another, but the mostly absent count less than their data. SCAFFOLD: 1/|A|,
-    as its paper has it.
+    FedAvg: m_i/Σ_A m_j. FedAvg-IS weighs m_i by 1/(1−rate_i) before that: no round counts more than another, but one
+    that is mostly absent still counts less than its data. Unbiased, it is m_i/(m·(1−rate_i)): the expected sum is the
+    gradient of everybody's loss, and one answer of a client that is mostly absent counts many times its data.
+    SCAFFOLD: 1/|A|, as its paper has it.
 
     >>> shares("fedavg", [0, 2], [10, 20, 30], [0.0, 0.0, 0.5]) == [0.25, 0.75]
     True
-    >>> shares("fedavg-is", [0, 2], [10, 20, 30], [0.0, 0.0, 0.5]) == [10 / 60, 60 / 60]
+    >>> shares("fedavg-is", [0, 2], [10, 20, 30], [0.0, 0.0, 0.5]) == [10 / 70, 60 / 70]
+    True
+    >>> shares("fedavg-is-unbiased", [0, 2], [10, 20, 30], [0.0, 0.0, 0.5]) == [10 / 60, 60 / 60]
     True
     """
     if method == "scaffold":
         return [1 / len(answering)] * len(answering)
-    if method in ("fedavg-is", "fedavg-is-normalised"):
+    if method in ("fedavg-is", "fedavg-is-unbiased"):
         weighed = [client_rows[i] / (1 - dropout_rates[i]) for i in answering]
     else:
         weighed = [client_rows[i] for i in answering]
-    total = sum(client_rows) if method == "fedavg-is" else sum(weighed)
+    total = sum(client_rows) if method == "fedavg-is-unbiased" else sum(weighed)
     return [weight / total for weight in weighed]
 
 

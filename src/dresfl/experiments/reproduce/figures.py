@@ -24,6 +24,7 @@ Name = Literal["figure3", "figure4"]
 _STYLES: dict[str, dict[str, Any]] = {
     "fedavg": {"color": "#e69f00", "linewidth": 1.3},
     "fedavg-is": {"color": "#009e73", "linewidth": 1.3},
+    "fedavg-is-unbiased": {"color": "#009e73", "linewidth": 1.0, "linestyle": ":"},
     "scaffold": {"color": "#cc79a7", "linewidth": 1.3},
     "dresfl-paper": {"color": "#56b4e9", "linewidth": 1.8},
     "dresfl": {"color": "#0055a4", "linewidth": 2.2},

@@ -39,10 +39,11 @@ class LocalFederation:
         self.server = server
         self.dropouts = dropouts
         self.engine: Engine = engine
-        rows = [check_rows(session, i, *client).to(torch.int32) for i, client in enumerate(data)]
-        self.rows = torch.cat(rows).to(session.device)  # (m,W)
-        starts = itertools.accumulate((0, *session.client_rows[:-1]))
-        hidden = [session.shard_rows(i) + start for i, start in enumerate(starts)]
+        starts = list(itertools.accumulate((0, *session.client_rows)))
+        self.rows = torch.empty((starts[-1], session.row_width), dtype=torch.int32, device=session.device)  # (m,W)
+        for i, client in enumerate(data):  # one at a time: features of many images take gigabytes
+            self.rows[starts[i] : starts[i + 1]] = check_rows(session, i, *client).to(torch.int32)
+        hidden = [session.shard_rows(i) + starts[i] for i in range(session.num_clients)]
         self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]

@@ -178,11 +178,11 @@ def _device(device: str) -> str:
 
 
 def commit() -> str:
-    """The commit of this source tree, with -dirty where files differ from it; else $DRESFL_COMMIT; else "unknown"."""
+    """$DRESFL_COMMIT, if set; else the commit of this source tree, with -dirty where files differ; else "unknown"."""
     source = Path(dresfl.__file__).resolve().parents[2]
-    if (source / ".git").exists():
+    named = os.environ.get("DRESFL_COMMIT")
+    if named is None and (source / ".git").exists():
         command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        if found.returncode == 0:
-            return found.stdout.strip()
-    return os.environ.get("DRESFL_COMMIT", "unknown")
+        named = found.stdout.strip() if found.returncode == 0 else None
+    return named or "unknown"

@@ -117,7 +117,7 @@ def _figure3(records: Sequence[Record]) -> "Figure":
     handles = [_handle(method) for method in seen]
     if any(dataset in PAPER for dataset in found):
         handles.append(_handle(""))
-    columns = len(handles) if len(panels) > 2 else 4 if len(panels) == 2 else 2
+    columns = 4 if len(panels) > 1 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.4)
     return figure
 

@@ -36,6 +36,14 @@ class MessageError(DresError):
     """Bytes from a peer that are not a valid message; nothing of them was used."""
 
 
+class SealError(MessageError):
+    """An envelope that does not open: altered, sealed by another party, or meant for another place."""
+
+
+class IdentityError(DresError):
+    """A key, card, roster or certificate that is missing, altered, or not what it says it is."""
+
+
 class TooFewReplies(DresError):
     """Fewer than R answers: the polynomial cannot be interpolated."""
 

@@ -19,7 +19,7 @@ from dresfl.local import first_feasible_seed
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
 
-from . import display
+from . import display, identity
 
 app = typer.Typer(
     add_completion=False,
@@ -236,3 +236,8 @@ def bench_command(
         return
     for table in bench.tables(results):
         display.print_table(table.title, table.columns, table.rows)
+
+
+app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
+app.add_typer(identity.ca, name="ca")
+app.add_typer(identity.roster, name="roster")

@@ -18,11 +18,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from dresfl.errors import IdentityError, UsageError
 
 from .files import make_private_folder, read_file, write_new
-from .identity import Identity, Member, check_name, load_tls_key, private_pem, spki_sha256
+from .identity import Identity, Member, check_name, load_tls_key, private_pem, spki_sha256, spoken
 
 CA_KEY_FILE = "ca.key.pem"
 CA_CERTIFICATE_FILE = "ca.cert.pem"
-_FILE_LIMIT = 65_536
+FILE_LIMIT = 65_536
 _SKEW = datetime.timedelta(hours=1)  # other parties' clocks may be slow
 
 
@@ -60,7 +60,7 @@ class CertificateAuthority:
     def load(cls, folder: Path) -> "CertificateAuthority":
         """The authority that `save` wrote; refused if other users may read its key."""
         path = folder / CA_CERTIFICATE_FILE
-        return cls(load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, _FILE_LIMIT), str(path)))
+        return cls(load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, FILE_LIMIT), str(path)))
 
     def save(self, folder: Path) -> None:
         """Write the key, mode 0600, and the certificate; existing files are not written over."""
@@ -134,6 +134,18 @@ def check_certificate(certificate: bytes, member: Member, now: datetime.datetime
         )
 
 
+def describe(certificate: bytes) -> dict[str, str]:
+    """What a person compares: the name, the key as in the card, its fingerprint, and until when it is valid."""
+    found = _parse(certificate, "the certificate")
+    key = _spki(found)
+    return {
+        "names": ", ".join(sorted(_names(found))),
+        "tls_spki_sha256": key.hex(),
+        "key_fingerprint": spoken(key),
+        "valid_until": f"{found.not_valid_after_utc:%Y-%m-%d}",
+    }
+
+
 def _parse(pem: bytes, source: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
@@ -152,8 +164,10 @@ def _names(certificate: x509.Certificate) -> set[str]:
     names = {str(entry.value) for entry in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)}
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+    except x509.ExtensionNotFound:
         return names
+    except Exception as error:
+        raise IdentityError("the certificate has extensions that cannot be read") from error
     return names | set(extension.value.get_values_for_type(x509.DNSName))
 
 

@@ -43,7 +43,7 @@ def make_vectors() -> dict[str, Any]:
     masks = []
     for i in range(session.num_clients):
         rows = torch.arange(session.coded_rows(i))
-        keys = SecretSeed(secrets[i]).mask_key(session.session_id).expand(len(rows), 8)
+        keys = SecretSeed(secrets[i]).mask_key(session.sharing_id).expand(len(rows), 8)
         masks.append(field.uniform(keys, rows, session.max_colluders * session.row_width))  # (M,rows,T·W)
     batch = session.batch_rows(_ROUND)
 
@@ -65,6 +65,7 @@ def make_vectors() -> dict[str, Any]:
         "recovery_threshold": session.recovery_threshold,
         "seed": session.seed,
         "round": _ROUND,
+        "sharing_id": session.sharing_id.hex(),
         "session_id": session.session_id.hex(),
         "moduli": [str(p) for p in field.moduli],
         "data_points": list(code.data_points),

@@ -4,15 +4,20 @@ from .client import Client, check_rows
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
 from .session import BatchRows, Session, choose_field, encode_rows, expand_masks
+from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 __all__ = [
     "Answer",
+    "AnsweredRounds",
     "BatchRows",
     "Client",
+    "MemoryAnswers",
+    "MemoryTable",
     "RoundRecord",
     "Server",
     "Session",
     "Share",
+    "ShareTable",
     "Task",
     "check_rows",
     "choose_field",

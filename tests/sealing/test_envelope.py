@@ -6,13 +6,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import DresError, MessageError, UsageError
 from dresfl.experiments.sealing_vectors import make_sealing_vectors
 from dresfl.sealing import OVERHEAD, Identity, Member, SealContext, SealError, open_sealed, seal
+from dresfl.sealing.envelope import envelope_key
 from reference import sealing as reference
 
 HERE = SealContext(bytes(range(16)), dealer=3, receiver=5, slice_number=1, num_slices=4)
@@ -114,6 +118,22 @@ def test_only_the_sender_can_have_sealed():
 def test_an_envelope_sent_back_to_its_sender_does_not_open():
     with pytest.raises(SealError):
         open_sealed(party("sender"), party("receiver").member, HERE, envelope())
+
+
+def test_limit_n9_what_stolen_keys_do():
+    """With r the secret of any sender's envelope to R can be computed; with s alone that of no envelope."""
+    thief = party("receiver")  # has r, not the sender's s
+    ephemeral, member = X25519PrivateKey.generate(), party("sender").member
+    public = ephemeral.public_key().public_bytes_raw()
+    secret = thief.exchange(public) + thief.exchange(member.sealing_key)
+    key = envelope_key(secret, public, member, thief.member, HERE)
+    forged = b"\x01" + public + ChaCha20Poly1305(key).encrypt(bytes(12), b"not from the sender", HERE.encode())
+    assert opened(forged) == b"not from the sender"
+    thief, member = party("sender"), party("receiver").member  # has s, not r; e is gone
+    for guess in (thief.exchange(member.sealing_key), thief.exchange(envelope()[1:33])):
+        key = envelope_key(guess + thief.exchange(member.sealing_key), envelope()[1:33], thief.member, member, HERE)
+        with pytest.raises(InvalidTag):
+            ChaCha20Poly1305(key).decrypt(bytes(12), envelope()[33:], HERE.encode())
 
 
 @pytest.mark.parametrize("field", ["name", "signing_key", "spki_sha256"])

@@ -1,0 +1,23 @@
+"""Whole runs over real gRPC and TLS on loopback, sites as tasks in this process."""
+
+import asyncio
+from pathlib import Path
+
+from dresfl.model import weights_sha256
+
+from .federation import Consortium, Network
+
+
+def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
+    async def run() -> tuple[str, set[str]]:
+        network = Network(consortium)
+        hub = await network.start_hub()
+        sites = network.start_sites()
+        finals = await asyncio.gather(*sites.values())
+        server = await hub
+        return weights_sha256(server.weights), {weights_sha256(task.weights) for task in finals}
+
+    consortium = Consortium(tmp_path)
+    ours, theirs = asyncio.run(run())
+    assert ours == consortium.expected()
+    assert theirs == {ours}

@@ -57,7 +57,7 @@ def test_every_changed_bit_is_caught():
 
 def test_every_other_length_is_caught():
     for length in range(len(envelope())):
-        with pytest.raises(SealError):
+        with pytest.raises(SealError, match="too short" if length < OVERHEAD else "does not open"):
             opened(envelope()[:length])
         with pytest.raises(SealError):
             opened(envelope()[length + 1 :])

@@ -258,6 +258,14 @@ def test_fingerprints_can_be_read_aloud(digest: bytes):
     assert re.fullmatch(r"\d{5}( \d{5}){7}", spoken(digest))
 
 
+@pytest.mark.parametrize("field", ["sealing_key", "signing_key", "spki_sha256"])
+def test_keys_of_another_length_are_refused(field: str):
+    member = Identity.create("a").member
+    for wrong in (b"", getattr(member, field)[:-1], getattr(member, field) + b"\x00"):
+        with pytest.raises(IdentityError, match=f"{len(wrong)} bytes instead of 32"):
+            dataclasses.replace(member, **{field: wrong})
+
+
 def test_a_fingerprint_stands_for_every_key_and_the_name():
     one, two = (Identity.create(name).member for name in ("one", "two"))
     changed = [dataclasses.replace(one, **{field.name: getattr(two, field.name)}) for field in dataclasses.fields(one)]

@@ -1,5 +1,6 @@
 """The roster: order, pins, and everything a coordinator might do to it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -53,7 +54,7 @@ def test_digest_and_signature_are_those_of_the_reference():
         reference.member_bytes(m.name, m.sealing_key, m.signing_key, m.spki_sha256)
         for m in (party("zeta").member, roster.server, *roster.members)
     )
-    digest = hashlib.sha256(b"dresfl roster 1" + maker + server + b"\x03\x00" + b"".join(clients)).digest()
+    digest = hashlib.sha256(b"dresfl roster 1" + maker + server + b"\x03\x00\x00\x00" + b"".join(clients)).digest()
     assert roster.digest == digest.hex()
     assert roster.fingerprint == reference.fingerprint(digest)
     key = Ed25519PublicKey.from_public_bytes(party("zeta").member.signing_key)
@@ -131,10 +132,8 @@ def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject):
         altered = bytearray(path.read_bytes())
         altered[data.draw(st.integers(0, len(altered) - 1))] = data.draw(st.integers(0, 255))
         path.write_bytes(altered)
-        try:
+        with contextlib.suppress(IdentityError):
             assert Roster.load(path) == made()  # white space
-        except IdentityError:
-            pass
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The roster: who takes part, in which order, with which keys. Exchanged out of band, pinned by its digest.
 
-    body    = "dresfl roster 1" | maker | server | number of clients u16, little-endian | client 0 | client 1 | …
+    body    = "dresfl roster 1" | maker | server | number of clients u32, little-endian | client 0 | client 1 | …
     digest  = SHA-256(body)
 
 where each party is its public bytes (identity.py). The maker signs the digest. A client's place is its number in the
@@ -50,7 +50,6 @@ class Roster:
     @classmethod
     def create(cls, maker: Identity, server: Card, clients: Sequence[Card]) -> "Roster":
         """A new roster, signed by its maker."""
-        _check_parties(maker.member, [card.member for card in (server, *clients)])
         digest = _digest(maker.member, server.member, [card.member for card in clients])
         return cls(maker.card, server, tuple(clients), maker.sign("roster", digest))
 
@@ -115,7 +114,7 @@ class Roster:
 
 
 def _digest(maker: Member, server: Member, clients: Sequence[Member]) -> bytes:
-    parties = [maker.encode(), server.encode(), len(clients).to_bytes(2, "little")]
+    parties = [maker.encode(), server.encode(), len(clients).to_bytes(4, "little")]
     return hashlib.sha256(b"".join([b"dresfl roster 1", *parties, *(client.encode() for client in clients)])).digest()
 
 

@@ -19,7 +19,7 @@ from dresfl.local import first_feasible_seed
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
 
-from . import display, identity
+from . import display, identity, network
 
 app = typer.Typer(
     add_completion=False,
@@ -241,3 +241,6 @@ def bench_command(
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
 app.add_typer(identity.ca, name="ca")
 app.add_typer(identity.roster, name="roster")
+app.command("server", epilog="Example: `dresfl server --config fed.toml`")(network.server_command)
+app.command("client", epilog="Example: `dresfl client --config site.toml`")(network.client_command)
+app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)

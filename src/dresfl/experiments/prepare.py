@@ -17,7 +17,7 @@ from dresfl.model import Dense, Network
 from dresfl.protocol import Session
 from dresfl.quantize import Quantizer
 
-from .config import RunConfig
+from .config import Data, RunConfig
 
 _EVALUATED_AT_A_TIME = 1000
 
@@ -36,30 +36,34 @@ class Prepared:
 
     def client_data(self) -> list[tuple[Tensor, Tensor]]:
         """Each client's integer inputs (m,F) and one-hot targets (m,C)."""
-        train = self.split.train
-        return [
-            (
-                self.quantizer.integers(flat_inputs(train)[torch.from_numpy(rows)]),
-                torch.nn.functional.one_hot(torch.from_numpy(train.labels[rows]), train.num_classes).to(torch.int32),
-            )
-            for rows in self.parts
-        ]
+        return [integer_rows(self.split.train, self.quantizer, rows) for rows in self.parts]
 
     def accuracy(self, weights: Tensor) -> float:
         """The share of the test set that the integer weights classify right."""
-        test = self.split.test
-        right = 0
-        for start in range(0, test.num_rows, _EVALUATED_AT_A_TIME):
-            part = slice(start, start + _EVALUATED_AT_A_TIME)
-            rows = self.quantizer.integers(flat_inputs(test)[part]).to(weights.device, torch.float64)
-            outputs = self.session.network.outputs(Reals(), weights, rows.view(1, 1, *rows.shape))[0, 0]
-            right += int((outputs.argmax(1).cpu() == torch.from_numpy(test.labels[part])).sum())
-        return right / test.num_rows
+        return accuracy(self.session.network, self.quantizer, self.split.test, weights)
 
 
 def flat_inputs(data: DataSet) -> Tensor:
     """A data set's inputs as (rows,F)."""
     return torch.from_numpy(data.inputs).flatten(1)
+
+
+def integer_rows(data: DataSet, quantizer: Quantizer, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Some rows as a client shares them: integer inputs (m,F) and one-hot targets (m,C)."""
+    inputs = quantizer.integers(flat_inputs(data)[torch.from_numpy(rows)])
+    targets = torch.nn.functional.one_hot(torch.from_numpy(data.labels[rows]), data.num_classes)
+    return inputs, targets.to(torch.int32)
+
+
+def accuracy(network: Network, quantizer: Quantizer, test: DataSet, weights: Tensor) -> float:
+    """The share of a test set that integer weights classify right."""
+    right = 0
+    for start in range(0, test.num_rows, _EVALUATED_AT_A_TIME):
+        part = slice(start, start + _EVALUATED_AT_A_TIME)
+        rows = quantizer.integers(flat_inputs(test)[part]).to(weights.device, torch.float64)
+        outputs = network.outputs(Reals(), weights, rows.view(1, 1, *rows.shape))[0, 0]
+        right += int((outputs.argmax(1).cpu() == torch.from_numpy(test.labels[part])).sum())
+    return right / test.num_rows
 
 
 def prepare(config: RunConfig, folder: Path | None) -> Prepared:
@@ -69,7 +73,7 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
     split = load(config.data.dataset, folder)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
-    parts = _partition(config, split.train)
+    parts = partition(config.data, config.federation.num_clients, config.seed, split.train)
     federation = config.federation
     session = Session(
         network=network,
@@ -103,14 +107,14 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
     return network
 
 
-def _partition(config: RunConfig, data: DataSet) -> list[np.ndarray]:
-    clients = config.federation.num_clients
-    if config.data.partition == "label-sorted":
+def partition(settings: Data, clients: int, seed: int, data: DataSet) -> list[np.ndarray]:
+    """Which rows of a training set each client gets."""
+    if settings.partition == "label-sorted":
         return list(label_sorted(data.labels, clients))
-    generator = np.random.default_rng(config.seed)
-    if config.data.partition == "iid":
+    generator = np.random.default_rng(seed)
+    if settings.partition == "iid":
         return list(iid(data.labels, clients, generator))
-    return list(dirichlet(data.labels, clients, config.data.alpha, generator))
+    return list(dirichlet(data.labels, clients, settings.alpha, generator))
 
 
 def _dropouts(config: RunConfig) -> Dropouts:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +95,26 @@ class Events:
         return self.of(event)[count - 1]
 
 
+class Pause:
+    """A point in the run where the rounds wait for the test."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reached = asyncio.Event()
+        self._over = threading.Event()
+
+    def hold(self) -> None:
+        """The rounds' thread is here."""
+        self._loop.call_soon_threadsafe(self._reached.set)
+        assert self._over.wait(60)
+
+    async def __aenter__(self) -> None:
+        await asyncio.wait_for(self._reached.wait(), 60)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+
+
 class Network:
     """A running hub and its sites."""
 
@@ -105,7 +126,7 @@ class Network:
         self.port = 0
         self.hub: Hub | None = None
         self.records: list[Any] = []
-        self.after_round: Callable[[int], None] = lambda number: None
+        self.pauses: dict[int, Pause] = {}
         self.saved: dict[str, torch.Tensor] | None = None  # the checkpoint
         self.make_server: Callable[[Session], Server] = self._make_server
 
@@ -120,7 +141,13 @@ class Network:
         assert self.hub is not None
         assert self.hub.running is not None
         self.saved = self.hub.running.server.state()
-        self.after_round(record.round_number)
+        if record.round_number in self.pauses:
+            self.pauses.pop(record.round_number).hold()
+
+    def pause_after(self, number: int) -> "Pause":
+        """Stop the rounds after this one, until the pause is over."""
+        self.pauses[number] = Pause()
+        return self.pauses[number]
 
     async def start_hub(self) -> asyncio.Task[Server]:
         """A hub, listening when this returns; on the port of the one before, if there was one."""

@@ -21,3 +21,16 @@ def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
     ours, theirs = asyncio.run(run())
     assert ours == consortium.expected()
     assert theirs == {ours}
+
+
+def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
+    async def run() -> Network:
+        network = Network(Consortium(tmp_path, rounds=3))
+        hub = await network.start_hub()
+        await asyncio.gather(*network.start_sites().values())
+        await hub
+        return network
+
+    network = asyncio.run(run())
+    assert len(network.hub_events.of("joined")) == 6
+    assert all(not events.of("disconnected") for events in network.site_events)

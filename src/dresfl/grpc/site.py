@@ -17,7 +17,7 @@ from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.party import Agreement, DiskTable, ShareStore, make_session, sharing_nonce
 from dresfl.protocol import Client, Session, Task
 
-from .calls import Call, receive
+from .calls import Call, receive, send
 from .exchange import Exchange
 from .frames import NO_NONCE, Begin, Delta, Done, Hello, Ready, Reply, Wait, Weights, decode
 from .hub import SERVICE, channel_options, largest_frame
@@ -122,7 +122,7 @@ class Site:
                         raise Refused(f"the coordinator refuses this site: {error.details()}") from error
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded) as error:
-                    reason = str(error) or "the coordinator closed the connection"
+                    reason = str(error)
                 delay = self._settings.first_delay if began else min(2 * delay, self._settings.longest_delay)
                 pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that sites do not all come back at once
                 self._log("disconnected", reason=reason, again_in=round(pause, 3))
@@ -141,7 +141,7 @@ class Site:
         async with grpc.aio.secure_channel(self._settings.server, credentials, options) as channel:
             call: Call = channel.stream_stream(f"/{SERVICE}/Session")()
             hello = self._hello()
-            await call.write(hello.encode())
+            await send(call, hello.encode())
             begin = await self._wait_for_begin(call)
             member = await self._in_worker(lambda: self._accept(begin, hello))
             connected()
@@ -199,15 +199,18 @@ class Site:
 
         async def collect() -> None:
             await exchange.collect()
-            await call.write(Ready(member.session.sharing_id).encode())
+            await send(call, Ready(member.session.sharing_id).encode())
             self._log("ready", client=self.index)
             await asyncio.Event().wait()  # there is nothing more to collect
 
-        await first_of(
-            self._follow(call, member.session, tasks), self._answer(call, member, tasks), exchange.deal(), collect()
-        )
+        follow, answer = self._follow(call, member.session, tasks), self._answer(call, member, tasks)
+        try:
+            await first_of(follow, answer, exchange.deal(), collect())
+        except (AioRpcError, StreamEnded):
+            if tasks.final is None:
+                raise
         if tasks.final is None:
-            raise StreamEnded
+            raise StreamEnded("a stream to the coordinator ended")
         return tasks.final
 
     async def _follow(self, call: Call, session: Session, tasks: _Newest) -> None:
@@ -217,7 +220,6 @@ class Site:
             frame = decode(await receive(call), Weights, Delta, Done)
             if isinstance(frame, Done):
                 tasks.final = Task.decode(frame.task, session)
-                await call.done_writing()
                 return
             tasks.put(weights.take(frame))
 
@@ -230,7 +232,7 @@ class Site:
                 self._log("task refused", round=task.round_number, reason=str(error), hint=error.hint)
                 continue
             if task.round_number >= tasks.round_number:  # else the answer would be late
-                await call.write(Reply(task.round_number, data).encode())
+                await send(call, Reply(task.round_number, data).encode())
                 self.rounds_answered += 1
 
     async def _in_worker(self, work: Callable[[], _T]) -> _T:

@@ -32,11 +32,16 @@ class Stream:
         self.index = index
         self._context = context
         self._most_bytes = most_bytes
+        self._reading: asyncio.Future[Any] | None = None
         self.replaced = asyncio.Event()
 
     async def read(self) -> bytes:
-        """The next frame."""
-        data = await self._context.read()
+        """The next frame. Giving up on it (by cancelling) leaves it for the next read: gRPC would end the stream."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
+            self._reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
+        data = await asyncio.shield(self._reading)
+        self._reading = None
         if data is EOF:
             raise StreamEnded
         if len(data) > self._most_bytes:
@@ -94,6 +99,12 @@ class Door:
         except DresError as error:
             self._log("failed", stream=method, client=index, name=name, reason=str(error), hint=error.hint)
             await context.abort(grpc.StatusCode.INTERNAL, _details(error))
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # gRPC's own, when a client vanishes in the middle of a frame
+            self._log(
+                "stream failed", stream=method, client=index, name=name, reason=f"{type(error).__name__}: {error}"
+            )
         finally:
             if self._open.get((method, index)) is stream:
                 del self._open[method, index]

@@ -191,7 +191,7 @@ class SiteConfig:
         return SiteSettings(**dataclasses.asdict(self.network), device=self.device)
 
 
-_T = TypeVar("_T", ServerConfig, SiteConfig)
+_T = TypeVar("_T")
 _PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster", "file", "model")
 
 

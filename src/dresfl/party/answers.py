@@ -34,7 +34,7 @@ class AnswerLog(AnsweredRounds):
     """The answered rounds of one session in one file. Made by `ShareStore.answered`."""
 
     def __init__(self, path: Path, session_id: bytes) -> None:
-        self._path, self._session_id = path, session_id
+        self.path, self._session_id = path, session_id
         self._answered: dict[int, bytes] = {}
         self._length = 0  # bytes of records
         self._file = -1
@@ -46,7 +46,7 @@ class AnswerLog(AnsweredRounds):
                 sync_folder(path.parent)
 
     def _read(self) -> None:
-        data = read_private(self._path, _LARGEST) or b""
+        data = read_private(self.path, _LARGEST) or b""
         for number in range(len(data) // _RECORD.size):
             round_number, weights, check = _RECORD.unpack_from(data, self._length)
             if check != self._check(number, round_number, weights):
@@ -57,7 +57,7 @@ class AnswerLog(AnsweredRounds):
         sound = rest == _FREE * (_CHUNK - used) if used else len(rest) <= _CHUNK and not rest.strip(b"\0" + _FREE)
         if not sound:
             raise StoreError(
-                f"{self._path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
+                f"{self.path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
                 "restore the file, or begin a new run: a batch must not be answered for two sets of weights",
             )
 
@@ -68,11 +68,11 @@ class AnswerLog(AnsweredRounds):
     def claim(self, round_number: int, weights: bytes) -> bool:
         """Note the round on the disk before its answer leaves; False if it was answered for other weights."""
         if self._file < 0:
-            raise StoreError(f"{self._path} is closed")
+            raise StoreError(f"{self.path} is closed")
         known = self._answered.get(round_number)
         if known is None:
             check = self._check(self._length // _RECORD.size, round_number, weights)
-            with disk(self._path, "write"):
+            with disk(self.path, "write"):
                 if not self._length % _CHUNK:
                     self._write(_FREE * _CHUNK)
                 self._write(_RECORD.pack(round_number, weights, check))

@@ -38,7 +38,7 @@ from dresfl.protocol import Session
 from .agreement import Agreement, make_session
 from .answers import AnswerLog
 from .files import disk, read_private, read_record, sync_folder, write_record
-from .table import DiskTable
+from .table import DiskTable, Verify
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,8 @@ class ShareStore:
         self.folder = folder
         self._lock = lock
         self._seed = root.derive(b"rows" + data)
-        self._open: list[DiskTable | AnswerLog] = []
+        self._tables: dict[tuple[bytes, int], DiskTable] = {}
+        self._logs: dict[bytes, AnswerLog] = {}
 
     def __repr__(self) -> str:
         return f"ShareStore({str(self.folder)!r}, <redacted>)"
@@ -116,9 +117,13 @@ class ShareStore:
     def close(self) -> None:
         """Flush everything and let another process have the folder."""
         try:
-            while self._open:
-                self._open.pop().close()
+            for log in self._logs.values():
+                log.close()
+            for table in self._tables.values():
+                table.close()
         finally:
+            self._tables.clear()
+            self._logs.clear()
             if self._lock >= 0:
                 os.close(self._lock)
                 self._lock = -1
@@ -164,13 +169,16 @@ class ShareStore:
                 found.append((path.stat().st_mtime, Held(session.sharing_id, index, nonce, rows)))
         return [held for _, held in sorted(found, key=lambda pair: -pair[0])]
 
-    def table(self, session: Session, index: int) -> DiskTable:
+    def table(self, session: Session, index: int, verify: Verify = "all") -> DiskTable:
         """The shares of the session's sharing, verified: `missing_slices` says what is still to be fetched.
 
-        The space for all of them is taken at once. Refused if the sharing was dealt to another client number here, or
+        verify="used" reads a slice only before its first use, for a process that lives for one round. The space for all
+        shares is taken at once. Refused if the sharing was dealt to another client number here, or
         dealt by this client under another secret or from other rows.
         """
-        folder = self._folder(session)
+        folder, key = self._folder(session), (session.sharing_digest, index)
+        if key in self._tables:
+            return self._tables[key]
         wanted = {
             "tag": self.tag.hex(),
             "index": index,
@@ -192,24 +200,27 @@ class ShareStore:
             )
         if found is None:
             write_record(path, wanted)
-        table = DiskTable(folder, session, index)
-        self._open.append(table)
-        return table
+        self._tables[key] = DiskTable(folder, session, index, verify)
+        return self._tables[key]
 
     def answered(self, session: Session) -> AnswerLog:
         """The rounds of this session that were answered, whatever happened since."""
-        folder = self._folder(session)
-        log = AnswerLog(folder / f"{session.session_id.hex()}.answered", session.session_id)
-        self._open.append(log)
-        return log
+        folder, key = self._folder(session), session.session_id
+        if key not in self._logs:
+            self._logs[key] = AnswerLog(folder / f"{key.hex()}.answered", key)
+        return self._logs[key]
 
     def discard_others(self, session: Session) -> list[str]:
         """Delete the shares of all sharings but this session's; return their identities.
 
         They would have to be dealt again. For when the new sharing is complete and the old one will not come back.
         """
-        keep = session.sharing_id.hex()
-        gone = [folder for folder in self._sharings() if folder.name != keep]
+        keep = self._folder(session)
+        for key in [key for key in self._tables if key[0] != session.sharing_digest]:
+            self._tables.pop(key).close(flush=False)
+        for number in [number for number, log in self._logs.items() if log.path.parent != keep]:
+            self._logs.pop(number).close()
+        gone = [folder for folder in self._sharings() if folder != keep]
         for folder in gone:
             with disk(folder, "delete"):
                 shutil.rmtree(folder)
@@ -264,6 +275,8 @@ def _take(path: Path) -> int:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             os.close(lock)
@@ -271,8 +284,9 @@ def _take(path: Path) -> int:
                 f"{path.parent} is in use by another process ({holder or 'unknown'})",
                 "stop that client first, or give this one a folder of its own",
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(lock)
+            raise
     return lock
 
 
@@ -293,6 +307,8 @@ def _secret(path: Path) -> SecretSeed:
     """The store's root secret; made if there is none."""
     data = read_private(path, 1024)
     if data is None:
+        if any(_is_identity(name) for name in os.listdir(path.parent)):
+            _log.warning("%s is missing and made anew: sharings of before are of no use to others any more", path)
         key = secrets.token_bytes(32)
         data = _SECRET + key + hashlib.sha256(_SECRET + key).digest()
         try:

@@ -4,8 +4,8 @@ For each dealer two files: DEALER.rows, its coded rows one after the other, each
 and DEALER.json, the SHA-256 of every slice held (party/slices.py). A slice is held if its bytes have that digest.
 Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`, no more.
 
-Opening reads every byte once. What does not have its digest is named, and is missing; when it comes again, its dealer
-must send what it sent before.
+Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest
+is named, and is missing; when it comes again, its dealer must send what it sent before.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 from pathlib import Path
-from typing import NoReturn, final
+from typing import Literal, NoReturn, final
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,8 @@ from .slices import num_slices, row_bytes, slice_range, slice_rows
 
 _log = logging.getLogger(__name__)
 
+Verify = Literal["all", "used"]
+
 _PENDING_BYTES = 2**26  # written and not yet listed, at most
 
 
@@ -34,11 +36,13 @@ _PENDING_BYTES = 2**26  # written and not yet listed, at most
 class DiskTable(ShareTable):
     """One client's shares of one sharing in a folder. Made by `ShareStore.table`. For one thread at a time."""
 
-    def __init__(self, folder: Path, session: Session, index: int) -> None:
+    def __init__(self, folder: Path, session: Session, index: int, verify: Verify = "all") -> None:
         self._folder, self._session, self._index = folder, session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
         clients = range(session.num_clients)
         self._digests: list[list[str | None]] = [[None] * num_slices(session, d) for d in clients]
+        self._verify_all = verify == "all"
+        self._unread: list[set[int]] = [set() for _ in clients]  # slices listed, but not yet held against their digest
         self._held = [np.zeros(num_slices(session, d), dtype=np.bool_) for d in clients]
         self._lacking = [num_slices(session, d) for d in clients]
         self._pending: dict[int, int] = {}  # bytes by dealer
@@ -119,23 +123,25 @@ class DiskTable(ShareTable):
         for number, digest in enumerate(digests):
             if digest is None:
                 continue
-            if self._digest(dealer, number) == digest:
-                self._mark(dealer, number)
-            else:
-                rows = slice_range(self._session, dealer, number)
-                where = f"{self._path(dealer, 'rows')} is damaged in slice {number}"
-                self._note(f"{where} (rows {rows.start} to {rows.stop - 1} of dealer {dealer})")
+            if not self._verify_all:
+                self._unread[dealer].add(number)
+            elif not self._sound(dealer, number):
+                continue
+            self._held[dealer][number] = True
+            self._lacking[dealer] -= 1
 
-    def _digest(self, dealer: int, number: int) -> str:
-        rows = slice_range(self._session, dealer, number)
+    def _sound(self, dealer: int, number: int) -> bool:
+        """Whether a slice's bytes have their digest; if not, that is noted."""
+        rows, reason = slice_range(self._session, dealer, number), "damaged"
         try:
-            data = self._read(dealer, rows)
+            data = os.pread(self._files[dealer], len(rows) * self._row_bytes, rows.start * self._row_bytes)
+            if hashlib.sha256(data).hexdigest() == self._digests[dealer][number]:
+                return True
         except OSError as error:  # a bad sector is damage like any other
-            return f"unreadable: {error.strerror}"
-        return hashlib.sha256(data).hexdigest()
-
-    def _read(self, dealer: int, rows: range) -> bytes:
-        return os.pread(self._files[dealer], len(rows) * self._row_bytes, rows.start * self._row_bytes)
+            reason = f"unreadable ({error.strerror})"
+        where = f"slice {number} (rows {rows.start} to {rows.stop - 1} of dealer {dealer})"
+        self._note(f"{self._path(dealer, 'rows')} is {reason} in {where}")
+        return False
 
     def _map(self, dealer: int) -> None:
         with disk(self._path(dealer, "rows"), "map"):
@@ -143,11 +149,6 @@ class DiskTable(ShareTable):
         self._maps.append(mapped)
         shape = self._session.coded_rows(dealer), len(self._session.field.moduli), -1
         self._rows.append(np.frombuffer(mapped, dtype=np.uint8).reshape(shape))  # (rows,M,W·bytes)
-
-    def _mark(self, dealer: int, number: int) -> None:
-        if not self._held[dealer][number]:
-            self._held[dealer][number] = True
-            self._lacking[dealer] -= 1
 
     # -- the table -------------------------------------------------------------------------------------------
 
@@ -184,17 +185,35 @@ class DiskTable(ShareTable):
                 written = os.pwrite(self._files[dealer], view, start)
                 view, start = view[written:], start + written
         self._digests[dealer][number] = digest
-        self._mark(dealer, number)
+        self._held[dealer][number] = True
+        self._lacking[dealer] -= 1
         self._pending[dealer] = self._pending.get(dealer, 0) + len(data)
         if self.complete or sum(self._pending.values()) >= _PENDING_BYTES:
             self.flush()
 
     def rows(self, dealers: Tensor, rows: Tensor) -> Tensor:
         moduli, width = len(self._session.field.moduli), self._session.row_width
+        if not self._verify_all:
+            self._verify_used(dealers, rows)
         gathered = np.empty((moduli, len(rows), width * self._session.field.residue_bytes), dtype=np.uint8)
         for i, (dealer, row) in enumerate(zip(dealers.tolist(), rows.tolist(), strict=True)):
             gathered[:, i] = self._rows[dealer][row]
         return self._session.field.unpack(gathered.data.cast("B"), (len(rows), width))
+
+    def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:
+        numbers = (rows // self._slice_rows).tolist()
+        for dealer, number in sorted(set(zip(dealers.tolist(), numbers, strict=True))):
+            if number in self._unread[dealer]:
+                self._unread[dealer].discard(number)
+                if not self._sound(dealer, number):
+                    self._held[dealer][number] = False
+                    self._lacking[dealer] += 1
+        lost = [dealer for dealer in range(len(self._lacking)) if self._lacking[dealer]]
+        if lost:
+            raise StoreError(
+                f"slices of dealer {lost[0]} have to be fetched again before a round can be answered",
+                "see the log for what was damaged",
+            )
 
     def missing(self, dealer: int) -> list[range]:
         slices = [slice_range(self._session, dealer, number) for number in self.missing_slices(dealer)]
@@ -234,7 +253,8 @@ class DiskTable(ShareTable):
         finally:
             self._rows.clear()
             for mapped in self._maps:
-                mapped.close()
+                with contextlib.suppress(BufferError):  # a traceback may still hold rows: it goes with them
+                    mapped.close()
             self._maps.clear()
             for file in self._files:
                 os.close(file)

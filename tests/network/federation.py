@@ -120,7 +120,7 @@ class Network:
 
     def __init__(self, consortium: Consortium, **settings: Any) -> None:
         self.consortium = consortium
-        self.settings = HubSettings(folder=consortium.folder / "hub", linger=5.0, **settings)
+        self.settings = HubSettings(**{"folder": consortium.folder / "hub", "linger": 5.0, **settings})
         self.hub_events = Events()
         self.site_events = [Events() for _ in consortium.sites]
         self.port = 0
@@ -136,11 +136,16 @@ class Network:
             server.restore(self.saved)
         return server
 
-    def _watch(self, record: Any, answers: int) -> None:
-        self.records.append(record)
+    @property
+    def running(self) -> Any:
+        """What the hub has once the terms are settled."""
         assert self.hub is not None
         assert self.hub.running is not None
-        self.saved = self.hub.running.server.state()
+        return self.hub.running
+
+    def _watch(self, record: Any, answers: int) -> None:
+        self.records.append(record)
+        self.saved = self.running.server.state()
         if record.round_number in self.pauses:
             self.pauses.pop(record.round_number).hold()
 

@@ -129,10 +129,8 @@ def test_a_second_run_reuses_the_shares(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "hub")
     network = asyncio.run(_with(run, consortium))
     assert network.hub_events.of("terms settled")[0]["sharing"] == "reused"
-    assert network.hub is not None
-    assert network.hub.running is not None
-    assert network.hub.running.relay.relayed_bytes == 0
-    assert weights_sha256(network.hub.running.server.weights) == consortium.expected()
+    assert network.running.relay.relayed_bytes == 0
+    assert weights_sha256(network.running.server.weights) == consortium.expected()
 
 
 async def _with(run: Any, consortium: Consortium) -> Network:

@@ -5,7 +5,9 @@ frames.py: what travels. hub.py: the coordinator. site.py: an organisation. The 
 
 from dresfl.errors import UsageError
 
-try:  # tls.py comes first: it sets gRPC's environment before gRPC is loaded
+from . import environment as environment  # before anything that loads gRPC
+
+try:
     from .tls import Credentials
 except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[network]'") from error

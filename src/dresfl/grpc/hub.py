@@ -1,6 +1,7 @@
 """The coordinator on the network: one port, three kinds of streams, all clients at once."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -129,7 +130,9 @@ class Hub:
 
     async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> Server:
         """Serve until the run is complete; return the Server with its final weights. `on_ready` gets the port."""
-        listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._most_bytes + 2**16))
+        # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
+        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
+        listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._most_bytes + 2**20))
         handlers = {
             "Session": self._door.handler("Session", self._serve_session),
             "Deal": self._door.handler("Deal", self._serve_deal),
@@ -148,6 +151,7 @@ class Hub:
         try:
             server = await self._run()
         finally:
+            self._door.closing = True
             await listener.stop(1.0)
             self._disk.shutdown(wait=False)
         return server
@@ -222,6 +226,8 @@ class Hub:
         if index in self._seats:
             self._seats[index].dismissed = reason
             self._seats[index].wake.set()
+        else:
+            self._log("refused", where="Session", client=index, reason=str(reason), hint=reason.hint)
 
     def _wake_all(self) -> None:
         for seat in self._seats.values():

@@ -133,7 +133,7 @@ class Site:
     async def _connect(self, connected: Callable[[], None]) -> Task:
         """One connection, from hello to its end."""
         options = [
-            *channel_options(self._settings.keepalive, self._most_bytes + 2**16),
+            *channel_options(self._settings.keepalive, self._most_bytes + 2**20),
             ("grpc.ssl_target_name_override", self._credentials.roster.server.name),
             ("grpc.use_local_subchannel_pool", 1),  # a new attempt is not slowed by an older one's back-off
         ]

@@ -63,6 +63,7 @@ class Door:
         self._roster, self._log, self._most_bytes = roster, log, most_bytes
         self._open: dict[tuple[str, int], Stream] = {}
         self.refusals = 0
+        self.closing = False
 
     def handler(self, method: str, serve: Serve) -> grpc.RpcMethodHandler:
         """A gRPC handler for one kind of stream."""
@@ -99,6 +100,12 @@ class Door:
         except DresError as error:
             self._log("failed", stream=method, client=index, name=name, reason=str(error), hint=error.hint)
             await context.abort(grpc.StatusCode.INTERNAL, _details(error))
+        except asyncio.CancelledError:
+            # gRPC ends a stream in one way for both, and tells only the client which it was
+            if not self.closing:
+                reason = f"the client vanished, or sent a frame far above {self._most_bytes} bytes"
+                self._log("cut", stream=method, client=index, name=name, reason=reason)
+            raise
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # gRPC's own, when a client vanishes in the middle of a frame

@@ -1,23 +1,17 @@
 """TLS between coordinator and sites: version 1.3 alone, both sides with certificates, identity by public key.
 
-gRPC's Python API has no setting for the lowest TLS version. But it reads the suites of TLS 1.2 from the environment
-(those of 1.3 are always on), and with none there but one that needs a pre-shared key, which neither side has, no
-handshake below 1.3 can succeed. The negotiated version of each connection is checked again when a call comes in.
+How gRPC is held to 1.3: environment.py. The coordinator checks the version again with each call that comes in.
 """
-
-import os
-
-# Read once, when gRPC's core starts: hence before the import.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
-os.environ.setdefault("GRPC_VERBOSITY", "INFO")  # the level at which refused handshakes are logged; see log.py
 
 from dataclasses import dataclass
 from typing import Any, final
 
 import grpc
 
-from dresfl.errors import IdentityError, Refused
+from dresfl.errors import IdentityError, Refused, UsageError
 from dresfl.sealing import Identity, Roster, certificate_spki_sha256, check_certificate
+
+from . import environment
 
 _VERSION = b"TLSv1.3"
 
@@ -34,14 +28,24 @@ class Credentials:
 
     def for_server(self) -> grpc.ServerCredentials:
         """The coordinator's credentials, after a look at its own certificate."""
+        _check_enforced()
         check_certificate(self.certificate, self.roster.server)
         pairs = [(self.identity.tls_key_pem(), self.certificate)]
         return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
 
     def for_client(self) -> grpc.ChannelCredentials:
         """A site's credentials, after a look at its own certificate: one that expired is named before connecting."""
+        _check_enforced()
         check_certificate(self.certificate, self.identity.member)
         return grpc.ssl_channel_credentials(self.authority, self.identity.tls_key_pem(), self.certificate)
+
+
+def _check_enforced() -> None:
+    if not environment.IN_TIME:
+        raise UsageError(
+            "gRPC was loaded before dresfl.grpc, too early to be held to TLS 1.3",
+            f"import dresfl.grpc before grpc, or set {environment.SUITES}={environment.UNUSABLE} in the environment",
+        )
 
 
 def caller(context: Any, roster: Roster) -> int:

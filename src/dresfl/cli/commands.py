@@ -19,7 +19,7 @@ from dresfl.local import first_feasible_seed
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
 
-from . import display, identity, network
+from . import display, flower, identity, network
 
 app = typer.Typer(
     add_completion=False,
@@ -244,3 +244,4 @@ app.add_typer(identity.roster, name="roster")
 app.command("server", epilog="Example: `dresfl server --config fed.toml`")(network.server_command)
 app.command("client", epilog="Example: `dresfl client --config site.toml`")(network.client_command)
 app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)
+app.add_typer(flower.app, name="flower")

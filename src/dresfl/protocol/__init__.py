@@ -1,6 +1,6 @@
 """Client and Server state machines and their messages: no I/O, no clock, no threads."""
 
-from .client import Client, check_rows
+from .client import Client, answer_from_shares, check_rows
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
 from .session import BatchRows, Session, choose_field, encode_rows, expand_masks
@@ -19,6 +19,7 @@ __all__ = [
     "Share",
     "ShareTable",
     "Task",
+    "answer_from_shares",
     "check_rows",
     "choose_field",
     "encode_rows",

@@ -101,17 +101,21 @@ class Client:
 
         The round is claimed for these weights before anything is computed: no batch is answered for a second set.
         """
-        if not self.ready:
-            raise MessageError(f"client {self.index} lacks shares and cannot answer", "finish the sharing first")
-        session = self.session
-        if not self._answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
-            raise MessageError(
-                f"round {task.round_number} was answered for other weights",
-                "a client answers each batch for one set of weights",
-            )
-        batch = session.batch_rows(task.round_number)
-        rows = self._held.rows(batch.dealers, batch.rows)  # (M,B,W)
-        coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
-        size = session.network.input_size
-        gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
-        return Answer(task.round_number, self.index, gradient[:, 0])
+        return answer_from_shares(self.session, self.index, self._held, self._answered, task)
+
+
+def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
+    """A client's answer to a task. It needs shares alone: neither the client's rows nor its secret."""
+    if any(held.missing(dealer) for dealer in range(session.num_clients)):
+        raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
+    if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
+        raise MessageError(
+            f"round {task.round_number} was answered for other weights",
+            "a client answers each batch for one set of weights",
+        )
+    batch = session.batch_rows(task.round_number)
+    rows = held.rows(batch.dealers, batch.rows)  # (M,B,W)
+    coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
+    size = session.network.input_size
+    gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
+    return Answer(task.round_number, index, gradient[:, 0])

@@ -32,7 +32,10 @@ SECONDS_BETWEEN_LINES = 1.0  # of progress in the log
 class Recorder:
     """What a run writes to its folder: after every round, and at its end."""
 
-    def __init__(self, config: ServerConfig, agreement: Agreement, test: DataSet | None, log: Log) -> None:
+    def __init__(
+        self, config: ServerConfig, agreement: Agreement, test: DataSet | None, log: Log, engine: str = "grpc"
+    ) -> None:
+        self._engine = engine
         self._config, self._agreement, self._test, self._log = config, agreement, test, log
         self._folder = Path(config.folder)
         self._started = self._logged = time.monotonic()
@@ -89,7 +92,7 @@ class Recorder:
         save_tensors(self._folder / "model.safetensors", network.tensors(server.weights), description)
         summary = {
             "name": self._config.name,
-            "engine": "grpc",
+            "engine": self._engine,
             "test_accuracy": progress.accuracy,
             "rounds": server.rounds,
             "skipped_rounds": progress.skipped,
@@ -116,7 +119,7 @@ def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] =
     agreement = load_agreement(config, credentials.roster)
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder / "agreement.json", agreement)
+    check_same(folder / "agreement.json", agreement)
     recorder = Recorder(config, agreement, test_rows(config.test, agreement), log)
 
     async def run() -> Server:
@@ -133,7 +136,7 @@ def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] =
         return recorder.finish(server)
 
 
-def _check_same(path: Path, agreement: Agreement) -> None:
+def check_same(path: Path, agreement: Agreement) -> None:
     """A run's folder is of one agreement; another one needs another folder."""
     if path.exists():
         if path.read_bytes() != agreement.encode():

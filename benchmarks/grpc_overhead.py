@@ -237,7 +237,7 @@ def measure_memory() -> dict[str, Any]:
 
 
 def measure_many() -> dict[str, Any]:
-    _, times = run_hub("many", 1, lambda record, answers: None)
+    _, times = run_hub("many", 4, lambda record, answers: None)
     return {"sites": SETTINGS["many"].clients, "coordinator MB": megabytes(), "seconds until": times}
 
 
@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     if options.sites is not None:
         asyncio.run(run_sites(SETTINGS[options.what], options.folder, options.port, options.sites))
         return

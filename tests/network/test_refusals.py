@@ -61,6 +61,11 @@ def dial(network: Network, credentials: Any, method: str = "Session", **options:
     return channel, channel.stream_stream(f"/{SERVICE}/{method}")()
 
 
+async def drain(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def refused_call(network: Network, credentials: Any, *frames: bytes, method: str = "Session") -> grpc.StatusCode:
     """Dial, send frames, and return how the coordinator ended it."""
     channel, call = dial(network, credentials, method)
@@ -68,8 +73,7 @@ async def refused_call(network: Network, credentials: Any, *frames: bytes, metho
         try:
             for frame in frames or (b"",):
                 await call.write(frame)
-            while await call.read() is not grpc.aio.EOF:
-                pass
+            await drain(call)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         return await call.code()
@@ -308,8 +312,7 @@ def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
             answer = Answer(number, 0, residues.to(session.field.dtype)).encode(session)
             await call.write(Reply(number, b"garbage" if forged == "garbage" else answer).encode())
             with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
-                while await call.read() is not grpc.aio.EOF:
-                    pass
+                await drain(call)
         assert reason in network.hub_events.of("refused")[0]["reason"]
         sites[4] = network.start_site(4)
         async with asyncio.timeout(60):

@@ -25,7 +25,7 @@ def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
 
 def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
     async def run() -> Network:
-        network = Network(Consortium(tmp_path, rounds=3))
+        network = Network(Consortium(tmp_path, rounds=30))
         hub = await network.start_hub()
         await asyncio.gather(*network.start_sites().values())
         await hub
@@ -34,3 +34,5 @@ def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
     network = asyncio.run(run())
     assert len(network.hub_events.of("joined")) == 6
     assert all(not events.of("disconnected") for events in network.site_events)
+    assert not network.hub_events.of("cut")
+    assert network.running.relay.spooled_bytes == 0

@@ -11,7 +11,7 @@ from dresfl.party import DiskTable, num_slices, slice_range
 from dresfl.protocol import Client, Share
 from dresfl.sealing import open_sealed, seal
 
-from .calls import Call, receive, send
+from .calls import Call
 from .frames import Ack, Holding, Open, Reject, Request, Slice, decode
 from .log import Log
 from .slices import Slices
@@ -53,13 +53,13 @@ class Exchange:
     async def deal(self) -> None:
         """Serve the coordinator's requests until the stream ends."""
         call = self._open_stream("Deal")
-        await send(call, Open(self._session.sharing_id).encode())
+        await call.write(Open(self._session.sharing_id).encode())
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "dealer") as dealer:
             while True:
-                request = decode(await receive(call), Request)
+                request = decode(await call.read(), Request)
                 frame = await loop.run_in_executor(dealer, self._dealt, request.peer, request.number)
-                await send(call, frame)
+                await call.write(frame)
 
     def _dealt(self, receiver: int, number: int) -> bytes:
         """One slice for one receiver, sealed."""
@@ -88,18 +88,18 @@ class Exchange:
         if self._table.complete:
             return
         call = self._open_stream("Collect")
-        await send(call, Open(self._session.sharing_id).encode())
+        await call.write(Open(self._session.sharing_id).encode())
         for dealer in range(self._session.num_clients):
             held = set(range(num_slices(self._session, dealer))) - set(self._table.missing_slices(dealer))
-            await send(call, Holding(dealer, frozenset(held)).encode())
+            await call.write(Holding(dealer, frozenset(held)).encode())
         arrived: asyncio.Queue[Slice] = asyncio.Queue(maxsize=2)
 
         async def follow() -> None:
             while True:
-                await arrived.put(decode(await receive(call), Slice))
+                await arrived.put(decode(await call.read(), Slice))
 
         await first_of(self._keep(call, arrived), follow())
-        await call.done_writing()
+        await call.close()
 
     def _keep_own(self) -> None:
         """This site's own share of its own rows goes nowhere: it is dealt and kept here."""
@@ -122,13 +122,13 @@ class Exchange:
                 reason = await self._in_worker(functools.partial(self._open, frame))
                 if reason:
                     self._log("slice rejected", dealer=frame.peer, slice=frame.number, reason=reason)
-                    await send(call, Reject(frame.peer, frame.number, reason).encode())
+                    await call.write(Reject(frame.peer, frame.number, reason).encode())
                 else:
                     kept.append(Ack(frame.peer, frame.number))
             if kept and (frame is None or len(kept) >= _FLUSH_AFTER or self._table.complete):
                 await self._in_worker(self._table.flush)
                 for ack in kept:
-                    await send(call, ack.encode())
+                    await call.write(ack.encode())
                 kept.clear()
 
     def _open(self, frame: Slice) -> str:

@@ -17,7 +17,7 @@ from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.party import Agreement, DiskTable, ShareStore, make_session, sharing_nonce
 from dresfl.protocol import Client, Session, Task
 
-from .calls import Call, receive, send
+from .calls import Call
 from .exchange import Exchange
 from .frames import NO_NONCE, Begin, Delta, Done, Hello, Ready, Reply, Wait, Weights, decode
 from .hub import SERVICE, channel_options, largest_frame
@@ -139,9 +139,9 @@ class Site:
         ]
         credentials = self._credentials.for_client()
         async with grpc.aio.secure_channel(self._settings.server, credentials, options) as channel:
-            call: Call = channel.stream_stream(f"/{SERVICE}/Session")()
+            call = Call(channel, f"/{SERVICE}/Session")
             hello = self._hello()
-            await send(call, hello.encode())
+            await call.write(hello.encode())
             begin = await self._wait_for_begin(call)
             member = await self._in_worker(lambda: self._accept(begin, hello))
             connected()
@@ -156,7 +156,7 @@ class Site:
 
     async def _wait_for_begin(self, call: Call) -> Begin:
         while True:
-            frame = decode(await receive(call), Begin, Wait)
+            frame = decode(await call.read(), Begin, Wait)
             if isinstance(frame, Begin):
                 return frame
             self._log("waiting", reason=frame.text)
@@ -189,7 +189,7 @@ class Site:
     async def _take_part(self, channel: grpc.aio.Channel, call: Call, member: Member) -> Task:
         tasks = _Newest()
         exchange = Exchange(
-            lambda method: channel.stream_stream(f"/{SERVICE}/{method}")(),
+            lambda method: Call(channel, f"/{SERVICE}/{method}"),
             member.client,
             member.table,
             self._credentials,
@@ -199,7 +199,7 @@ class Site:
 
         async def collect() -> None:
             await exchange.collect()
-            await send(call, Ready(member.session.sharing_id).encode())
+            await call.write(Ready(member.session.sharing_id).encode())
             self._log("ready", client=self.index)
             await asyncio.Event().wait()  # there is nothing more to collect
 
@@ -217,7 +217,7 @@ class Site:
         """Keep up with the weights; the answering side takes the newest when it is free."""
         weights = WeightReceiver(session)
         while True:
-            frame = decode(await receive(call), Weights, Delta, Done)
+            frame = decode(await call.read(), Weights, Delta, Done)
             if isinstance(frame, Done):
                 tasks.final = Task.decode(frame.task, session)
                 return
@@ -232,7 +232,7 @@ class Site:
                 self._log("task refused", round=task.round_number, reason=str(error), hint=error.hint)
                 continue
             if task.round_number >= tasks.round_number:  # else the answer would be late
-                await send(call, Reply(task.round_number, data).encode())
+                await call.write(Reply(task.round_number, data).encode())
                 self.rounds_answered += 1
 
     async def _in_worker(self, work: Callable[[], _T]) -> _T:

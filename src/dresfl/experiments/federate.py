@@ -60,8 +60,15 @@ class Trial:
     limit: float = 1800.0  # seconds
 
     def run_config(self) -> RunConfig:
+        if not 0 <= self.kill <= self.clients:
+            raise UsageError(f"of {self.clients} clients {self.kill} cannot be killed")
         fixed = [f"federation.num_clients={self.clients}", 'dropout.model="none"']
         return load_config(self.preset, [*self.settings, *fixed])
+
+    def needed(self, config: RunConfig) -> int:
+        """R: how many clients must answer a round."""
+        degree = build_network(config, load(config.data.dataset, self.data).train).gradient_degree
+        return degree * (config.federation.num_shards + config.federation.max_colluders - 1) + 1
 
 
 @final
@@ -177,7 +184,7 @@ def _write_server(config: RunConfig, keys: Keys, data: str, folder: Path, listen
     write_atomic(folder / "server" / "fed.toml", to_toml(server).encode())
 
 
-def _write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
+def write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
     for i in range(clients):
         site = SiteConfig(
             agreement="../agreement.toml",
@@ -200,14 +207,14 @@ def _write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients
 
 @final
 @dataclass
-class _Faults:
+class Faults:
     """What is to happen at which round, and what has."""
 
     at: list[tuple[int, str, int]] = field(default_factory=list)  # round, deed, client
     done: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def draw(cls, trial: Trial, rounds: int, needed: int) -> "_Faults":
+    def draw(cls, trial: Trial, rounds: int, needed: int) -> "Faults":
         generator = random.Random(trial.seed)  # noqa: S311 - not a secret
         victims = generator.sample(range(trial.clients), trial.kill)
         at = [(generator.randrange(rounds // 10, rounds // 2), "kill", victim) for victim in victims]
@@ -222,14 +229,17 @@ class _Faults:
 
 def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", "give --out a new folder")
+    check_folder(folder)
     config = trial.run_config()
-    if not 0 <= trial.kill <= trial.clients:
-        raise UsageError(f"of {trial.clients} clients {trial.kill} cannot be killed")
     server, sites = write_trial(trial, folder)
     with _ended(server, *sites):
         return _federate(trial, config, folder, server, sites, note)
+
+
+def check_folder(folder: Path) -> None:
+    """A trial needs a new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", "give --out a new folder")
 
 
 def _federate(
@@ -243,13 +253,11 @@ def _federate(
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
     _write_server(config, keys, data, folder, f"127.0.0.1:{port}")  # started again, it is found where it was
-    _write_sites(config, keys, data, folder, trial.clients, port)
+    write_sites(config, keys, data, folder, trial.clients, port)
     note(f"the coordinator listens on port {port}; starting {trial.clients} clients")
     for site in sites:
         site.start()
-    needed = build_network(config, load(config.data.dataset, trial.data).train).gradient_degree
-    needed = needed * (config.federation.num_shards + config.federation.max_colluders - 1) + 1
-    faults = _Faults.draw(trial, config.rounds, needed)
+    faults = Faults.draw(trial, config.rounds, trial.needed(config))
     first = _wait_for(server, "rounds", until)
     note(
         f"sharing took {time.monotonic() - began:.1f} s with the start of all processes; rounds begin: {first['ready']}"
@@ -272,7 +280,7 @@ def _federate(
     }
 
 
-def _play(server: Party, sites: list[Party], faults: _Faults, until: float, note: Callable[[str], None]) -> None:
+def _play(server: Party, sites: list[Party], faults: Faults, until: float, note: Callable[[str], None]) -> None:
     """Watch the coordinator's progress and do the deeds when their rounds come."""
     number = 0
     while server.running:

@@ -237,7 +237,7 @@ def measure_memory() -> dict[str, Any]:
 
 
 def measure_many() -> dict[str, Any]:
-    _, times = run_hub("many", 4, lambda record, answers: None)
+    _, times = run_hub("many", 8, lambda record, answers: None)
     return {"sites": SETTINGS["many"].clients, "coordinator MB": megabytes(), "seconds until": times}
 
 

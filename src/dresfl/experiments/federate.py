@@ -43,6 +43,7 @@ from .prepare import build_network
 
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.05
+_END_SECONDS = 10.0  # for a site to end after the coordinator
 
 
 @final
@@ -226,6 +227,17 @@ class Faults:
             at.append((generator.randrange(rounds // 4, 3 * rounds // 4), "kill server", -1))
         return cls(sorted(at))
 
+    def take(self, number: int, short: bool) -> tuple[str, int] | None:
+        """The next deed that is due at a round; a restart at once, if the run is short of clients and would wait."""
+        alive = {client for _, deed, client in self.at if deed == "kill"}
+        for entry in sorted(self.at, key=lambda entry: (short and entry[1] != "restart", entry)):
+            at, deed, client = entry
+            restart = deed == "restart" and client not in alive
+            if (at <= number and deed != "restart") or (restart and (short or at <= number)):
+                self.at.remove(entry)
+                return deed, client
+        return None
+
 
 def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
@@ -262,11 +274,9 @@ def _federate(
     note(
         f"sharing took {time.monotonic() - began:.1f} s with the start of all processes; rounds begin: {first['ready']}"
     )
-    _play(server, sites, faults, until, note)
+    _play(server, sites, faults, trial.needed(config), until, note)
     summary = server.result()
-    told = [site for site in sites if site.running or site.process.returncode == 0]
-    for site in told:
-        _wait_for_end(site, until)
+    told = [site for site in sites if _ends(site)]
     answers = [site.result() for site in told]
     return {
         **summary,
@@ -280,7 +290,9 @@ def _federate(
     }
 
 
-def _play(server: Party, sites: list[Party], faults: Faults, until: float, note: Callable[[str], None]) -> None:
+def _play(
+    server: Party, sites: list[Party], faults: Faults, needed: int, until: float, note: Callable[[str], None]
+) -> None:
     """Watch the coordinator's progress and do the deeds when their rounds come."""
     number = 0
     while server.running:
@@ -290,8 +302,8 @@ def _play(server: Party, sites: list[Party], faults: Faults, until: float, note:
             if event.get("event") == "progress":
                 number = int(event["round"])
                 note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
-        while faults.at and faults.at[0][0] <= number:
-            _, deed, client = faults.at.pop(0)
+        while deed_of := faults.take(number, sum(site.running for site in sites) < needed):
+            deed, client = deed_of
             pid = _do(deed, server, sites, client)
             faults.done.append({"round": number, "deed": deed, "client": client, "pid": pid})
             note(f"round {number}: {deed} {'' if client < 0 else client} (pid {pid})")
@@ -322,11 +334,12 @@ def _wait_for(party: Party, event: str, until: float) -> dict[str, Any]:
     raise DresError(f"{party.name} did not say {event!r} in time", "see its log.jsonl")
 
 
-def _wait_for_end(party: Party, until: float) -> None:
+def _ends(site: Party) -> bool:
+    """Whether a site heard of the end: not if it is dead, or came back after the coordinator had gone."""
     try:
-        party.process.wait(max(1.0, min(60.0, until - time.monotonic())))
+        return site.process.wait(_END_SECONDS) == 0
     except subprocess.TimeoutExpired:
-        raise DresError(f"{party.name} did not end", "see its log.jsonl") from None
+        return False
 
 
 @contextlib.contextmanager

@@ -45,10 +45,10 @@ def test_everything_reaches_everybody_in_any_order(tmp_path: Path) -> None:
         for _ in range(20_000):
             who, deed = generator.randrange(clients), generator.randrange(12)
             if deed == 0:
-                relay.dealer_left(who)
+                relay.dealer_came(who)
                 asked[who].clear()
             elif deed == 1:
-                relay.receiver_left(who)
+                relay.receiver_came(who)
                 sent[who].clear()
                 for dealer in range(clients):
                     own = {n for d, n in held[who] if d == dealer} if dealer != who else set(range(count))
@@ -130,3 +130,25 @@ def test_the_spool_survives_and_forgets_other_sharings(tmp_path: Path) -> None:
     assert Spool(tmp_path, b"b" * 16).waiting(1) == []
     again = Spool(tmp_path, b"a" * 16)
     assert again.get(1, 0, 3) is None
+
+
+def test_an_older_stream_that_ends_late(tmp_path: Path) -> None:
+    """A client came back before its first streams had ended: their end changes nothing for the new ones."""
+
+    async def run() -> None:
+        relay, slices = make_relay(tmp_path)
+        old_receiver, old_dealer = relay.receiver_came(1), relay.dealer_came(0)
+        declare_all(relay, 1, 4, slices)
+        assert relay.next_for_dealer(0) == (1, 0)
+        relay.receiver_came(1)
+        declare_all(relay, 1, 4, slices)
+        relay.dealer_came(0)
+        assert relay.next_for_dealer(0) == (1, 0)
+        relay.dealer_left(0, old_dealer)
+        relay.receiver_left(1, old_receiver)
+        relay.expect(0, 1, 0, 1)
+        relay.store(0, 1, 0, b"x")
+        relay.stored(0, 1, 0, 1)
+        assert relay.next_for_receiver(1) == (0, 0)
+
+    asyncio.run(run())

@@ -14,7 +14,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     if code == 130:
-        _complain("interrupted", "dresfl train … --resume goes on from the last checkpoint")
+        _complain("interrupted", "run it again (train: with --resume) to go on from the last checkpoint")
     sys.exit(code)
 
 

@@ -337,16 +337,16 @@ class Hub:
                 await loop.run_in_executor(self._disk, relay.store, index, frame.peer, frame.number, frame.sealed)
                 relay.stored(index, frame.peer, frame.number, len(frame.sealed))
 
-        relay.dealer_left(index)  # an older stream of the same dealer may not have noticed its end yet
+        number = relay.dealer_came(index)
         try:
             await first_of(ask(), keep())
         finally:
-            relay.dealer_left(index)
+            relay.dealer_left(index, number)
 
     async def _serve_collect(self, stream: Stream) -> None:
         relay, index = await self._opened(stream), stream.index
         loop = asyncio.get_running_loop()
-        relay.receiver_left(index)
+        number = relay.receiver_came(index)
         for _ in range(self._agreement.num_clients):
             holding = decode(await stream.read(), Holding)
             relay.declare(index, holding.peer, holding.held)
@@ -382,4 +382,4 @@ class Hub:
         try:
             await first_of(send(), listen())
         finally:
-            relay.receiver_left(index)
+            relay.receiver_left(index, number)

@@ -37,6 +37,7 @@ class Relay:
         self._coming = [0] * len(clients)  # [receiver]: slices asked for on its behalf
         self._declared: list[set[int]] = [set() for _ in clients]  # [receiver]: dealers whose slices it has listed
         self._rejects: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._dealer_streams, self._receiver_streams = [0] * len(clients), [0] * len(clients)
         self.dealer_wakes = [asyncio.Event() for _ in clients]
         self.receiver_wakes = [asyncio.Event() for _ in clients]
         self.relayed_bytes = 0
@@ -151,15 +152,39 @@ class Relay:
         """A waiting slice from the disk. This call blocks: run it in a thread."""
         return self._spool.get(receiver, dealer, number)
 
-    def dealer_left(self, dealer: int) -> None:
-        """A dealer's stream ended: what it was asked for is lacking again."""
+    # -- streams that come and go ----------------------------------------------------------------------------
+    #
+    # A client that comes back may do so before its older stream has noticed its end. Only the newest one counts.
+
+    def dealer_came(self, dealer: int) -> int:
+        """A dealer's new stream: what the older one was asked for is lacking again. Returns the stream's number."""
+        self._dealer_streams[dealer] += 1
+        self._unask(dealer)
+        return self._dealer_streams[dealer]
+
+    def dealer_left(self, dealer: int, stream: int) -> None:
+        """A dealer's stream ended."""
+        if stream == self._dealer_streams[dealer]:
+            self._unask(dealer)
+
+    def _unask(self, dealer: int) -> None:
         for receiver, number in self._asked[dealer]:
             self._lacking[dealer][receiver].add(number)
             self._coming[receiver] -= 1
         self._asked[dealer].clear()
 
-    def receiver_left(self, receiver: int) -> None:
-        """A receiver's stream ended: what was under way is sent again."""
+    def receiver_came(self, receiver: int) -> int:
+        """A receiver's new stream: what was under way is sent again. Returns the stream's number."""
+        self._receiver_streams[receiver] += 1
+        self._unsend(receiver)
+        return self._receiver_streams[receiver]
+
+    def receiver_left(self, receiver: int, stream: int) -> None:
+        """A receiver's stream ended."""
+        if stream == self._receiver_streams[receiver]:
+            self._unsend(receiver)
+
+    def _unsend(self, receiver: int) -> None:
         self._declared[receiver].clear()
         for place in self._waiting[receiver]:
             self._waiting[receiver][place] = False

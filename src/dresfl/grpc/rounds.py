@@ -69,15 +69,22 @@ class Rounds:
         self._server, self._audience, self._pace, self._watch, self._log = server, audience, pace, watch, log
         self._arrivals: asyncio.Queue[tuple[int, int, bytes]] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, "rounds")
+        self._waiting: set[tuple[int, int]] = set()
         self._published = -1
         self.counters = Counters()
 
     def arrive(self, index: int, round_number: int, answer: bytes) -> None:
         """An answer from the client `index`, as its connection says. One of another round is dropped here."""
-        if round_number == self._published:
+        if round_number == self._published and (index, round_number) not in self._waiting:
+            self._waiting.add((index, round_number))  # one of each: nobody fills the memory
             self._arrivals.put_nowait((index, round_number, answer))
         else:
             self.counters.late += 1
+
+    async def _arrival(self) -> tuple[int, int, bytes]:
+        index, round_number, answer = await self._arrivals.get()
+        self._waiting.discard((index, round_number))
+        return index, round_number, answer
 
     async def run(self) -> None:
         """Play all rounds that are left."""
@@ -108,7 +115,7 @@ class Rounds:
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    index, round_number, answer = await self._arrivals.get()
+                    index, round_number, answer = await self._arrival()
             except TimeoutError:
                 record = self._shortage(answered)
                 if record is not None:
@@ -158,7 +165,7 @@ class Rounds:
         try:
             async with asyncio.timeout(self._pace.grace):
                 while len(answered) < self._server.session.num_clients:
-                    index, round_number, _ = await self._arrivals.get()
+                    index, round_number, _ = await self._arrival()
                     if round_number == record.round_number:
                         answered.add(index)
         except TimeoutError:

@@ -52,7 +52,7 @@ class Spool:
 
     @property
     def bytes_waiting(self) -> int:
-        return sum(self._sizes.values())
+        return sum(tuple(self._sizes.values()))  # a copy: threads write, and metrics are read from another
 
     def put(self, receiver: int, dealer: int, number: int, sealed: bytes) -> None:
         """Keep a slice. Written beside its place and renamed, so that it is whole or absent."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -149,10 +149,22 @@ def check_same(path: Path, agreement: Agreement) -> None:
 
 
 @contextlib.contextmanager
-def stopping_on_signals() -> Any:
+def stopping_on_signals() -> Iterator[None]:
     """SIGTERM ends a run as Ctrl-C does: cleanly, to be continued."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    if task is not None:
-        with contextlib.suppress(NotImplementedError, ValueError):
-            loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    yield
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if task is not None:
+            task.cancel()
+
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in this thread or system
+        loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if stopped:
+            raise KeyboardInterrupt from None
+        raise

@@ -54,7 +54,7 @@ def federate_command(
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
     kill: Annotated[int, typer.Option(help="Kill this many sites mid-run, and restart one.")] = 0,
     kill_server: Annotated[bool, typer.Option("--kill-server", help="Kill and restart the coordinator too.")] = False,
-    engine: Annotated[str, typer.Option(help="grpc or flower.")] = "grpc",
+    engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
     out: Annotated[
@@ -65,9 +65,9 @@ def federate_command(
 ) -> None:
     """Try it: a coordinator and its sites as real processes on this machine, with fresh keys; kill some on the way."""
     from dresfl.experiments.federate import Trial, federate
-    from dresfl.experiments.federate_flower import federate_flower
+    from dresfl.experiments.federate_flower import federate_flower, federate_simulation
 
-    engines = {"grpc": federate, "flower": federate_flower}
+    engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
     trial = Trial(preset, clients, kill, kill_server, tuple(settings or ()), seed, data)

@@ -37,6 +37,8 @@ from .federate import Faults, Trial, check_folder, write_sites, write_trial
 from .network.config import Keys, ServerConfig, SiteConfig, load_party
 
 _START_SECONDS = 300.0
+_SILENT_SECONDS = 60.0  # without a line in the log: then Flower is asked how the run stands
+_END_SECONDS = 60.0  # for Flower to clear up after the last line
 _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 5.0  # between two attempts of a SuperNode that is refused
 _CONNECTION = "trial"
@@ -46,13 +48,24 @@ _CONNECTION = "trial"
 class _Process:
     """One of Flower's processes, in a group of its own with the processes it starts."""
 
-    def __init__(self, name: str, arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        companion: "_Process | None" = None,
+    ) -> None:
+        """companion: a process on the same machine, which lives and dies with this one."""
         self.name, self._arguments, self._folder, self._environment = name, arguments, folder, environment
+        self._companion = companion
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self.wanted = False
 
     def start(self) -> int:
+        if self._companion is not None and not self._companion.running:
+            self._companion.start()
         with open(self._folder / "flower.log", "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603
                 self._arguments, stdout=log, stderr=log, env=self._environment, start_new_session=True
@@ -69,6 +82,15 @@ class _Process:
         if self.wanted and not self.running and time.monotonic() - self._started >= _AGAIN_SECONDS:
             self.start()
 
+    def end(self) -> None:
+        """SIGTERM and some time for it to end what it started; then SIGKILL."""
+        if self.running and self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(30.0)
+        if self._process is not None:
+            self.kill()
+
     def kill(self) -> int:
         """SIGKILL the process and those it started, as if its machine had lost power."""
         if self._process is None:
@@ -77,33 +99,57 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._companion is not None:
+            self._companion.kill()
         return self._process.pid
 
 
 def federate_flower(
-    trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None, workers: bool = False
+    trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None, workers: bool = True
 ) -> dict[str, Any]:
     """Run a trial over Flower in an empty folder; no process is left when this returns.
 
-    workers: beside each SuperNode, `dresfl flower worker`.
+    workers: with `dresfl flower worker` beside each SuperNode; without, every message starts from nothing.
     """
+    folder, port, environment = _prepare(trial, folder)
+    with _processes(folder, trial.clients, port, workers, environment) as (superlink, nodes):
+        return _play(trial, folder, superlink, nodes, environment, note)
+
+
+def federate_simulation(trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """Run a trial in Flower's simulation engine: all sites in a few processes of Ray, each with its own store."""
+    if trial.kill:
+        raise UsageError("simulated clients cannot be killed", "use --engine flower")
+    folder, port, environment = _prepare(trial, folder)
+    connection = f'address = "127.0.0.1:{port}"\ninsecure = true\noptions.num-supernodes = {trial.clients}\n'
+    _write_connection(folder, connection + "options.backend.client-resources.num-cpus = 1\n")
+    arguments = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+    command = [_command("flower-superlink"), *arguments, "--disable-runtime-dependency-installation"]
+    superlink = _Process("superlink", command, folder / "server", environment)
+    try:
+        superlink.start()
+        _wait_for_port(port, superlink)
+        return _play(trial, folder, superlink, [], environment, note)
+    finally:
+        superlink.end()
+
+
+def _prepare(trial: Trial, folder: Path) -> tuple[Path, int, dict[str, str]]:
+    """Keys, configurations and the app in a new folder; the SuperLink's port and everybody's environment."""
     if importlib.util.find_spec("flwr") is None:
         raise UsageError("flwr is not installed", "pip install 'dresfl[flower]'")
     if trial.kill_server:
         raise UsageError("a killed SuperLink takes the run with it", "leave --kill-server to --engine grpc")
     check_folder(folder)
-    config, folder = trial.run_config(), folder.resolve()
+    config, folder, port = trial.run_config(), folder.resolve(), _free_port()
     write_trial(trial, folder)
-    port = _free_port()
     data = str(trial.data.resolve()) if trial.data else ""
     roster = Roster.load(folder / "roster.json")
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     write_sites(config, keys, data, folder, trial.clients, port)
     _adapt(folder, trial.clients)
     write_app(folder / "app")
-    with _processes(folder, trial.clients, port, workers) as (superlink, nodes, environment):
-        faults = Faults.draw(trial, config.rounds, trial.needed(config))
-        return _play(trial, folder, superlink, nodes, environment, faults, note)
+    return folder, port, flower_environment(folder / "flwr")
 
 
 def _adapt(folder: Path, clients: int) -> None:
@@ -148,42 +194,43 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _processes(
-    folder: Path, clients: int, port: int, workers: bool
-) -> Iterator[tuple[_Process, list[_Process], dict[str, str]]]:
+    folder: Path, clients: int, port: int, workers: bool, environment: dict[str, str]
+) -> Iterator[tuple[_Process, list[_Process]]]:
     """SuperLink and SuperNodes, started; ended whatever happens."""
     authority, keys = folder / "ca" / "ca.cert.pem", folder / "server" / "keys"
-    environment = flower_environment(folder / "flwr")
-    connection = f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
-    connection += f'address = "127.0.0.1:{port}"\nroot-certificates = "{authority}"\n'
-    write_atomic(folder / "flwr" / "config.toml", connection.encode())
+    _write_connection(folder, f'address = "127.0.0.1:{port}"\nroot-certificates = "{authority}"\n')
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
     arguments += ["--ssl-ca-certfile", str(authority), "--ssl-certfile", str(keys / "certificate.pem")]
     arguments += ["--ssl-keyfile", str(keys / "tls.key.pem"), "--disable-runtime-dependency-installation"]
     superlink = _Process("superlink", [_command("flower-superlink"), *arguments], folder / "server", environment)
-    nodes, helpers = [], []
+    nodes = []
     for i in range(clients):
         site = folder / f"site-{i}"
         _write_node_key(site / "keys" / "node")
         arguments = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(authority)]
         arguments += ["--auth-supernode-private-key", str(site / "keys" / "node"), "--port", str(_free_port())]
         arguments += ["--node-config", f"site='{site / 'site.toml'}'"]
-        nodes.append(_Process(site.name, [_command("flower-supernode"), *arguments], site, environment))
-        worker = [sys.executable, "-m", "dresfl", "flower", "worker", "--config", str(site / "site.toml")]
-        helpers.append(_Process(f"{site.name} worker", worker, site, environment))
+        command = [sys.executable, "-m", "dresfl", "flower", "worker", "--config", str(site / "site.toml")]
+        worker = _Process(f"{site.name} worker", command, site, environment) if workers else None
+        nodes.append(_Process(site.name, [_command("flower-supernode"), *arguments], site, environment, worker))
     try:
         superlink.start()
         _wait_for_port(port, superlink)
-        for process in helpers if workers else []:
-            process.start()
         for i, node in enumerate(nodes):
             register = ["supernode", "register", str(folder / f"site-{i}" / "keys" / "node.pub"), _CONNECTION]
             flwr([*register, "--format", "json"], environment)
             node.start()
-        yield superlink, nodes, environment
+        yield superlink, nodes
     finally:
-        for process in [*nodes, *helpers, superlink]:
+        for process in [*nodes, superlink]:
             if process.running or process.wanted:
                 process.kill()
+
+
+def _write_connection(folder: Path, settings: str) -> None:
+    """Tell `flwr` where the SuperLink is."""
+    text = f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n{settings}'
+    write_atomic(folder / "flwr" / "config.toml", text.encode())
 
 
 def _write_node_key(path: Path) -> None:
@@ -217,6 +264,12 @@ def flwr(arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
     return printed
 
 
+def _status(environment: dict[str, str]) -> str:
+    """How the one run of this SuperLink stands, in Flower's words: running, finished:completed, finished:failed, …"""
+    runs = flwr(["list", _CONNECTION, "--format", "json"], environment).get("runs") or [{}]
+    return str(runs[0].get("status", "unknown"))
+
+
 # -- the run ---------------------------------------------------------------------------------------------------
 
 
@@ -226,20 +279,27 @@ def _play(
     superlink: _Process,
     nodes: list[_Process],
     environment: dict[str, str],
-    faults: Faults,
     note: Callable[[str], None],
 ) -> dict[str, Any]:
     """Start the run, watch its log, do the deeds when their rounds come."""
     began, number, done = time.monotonic(), 0, False
-    config = f"server='{folder / 'server' / 'fed.toml'}'"
+    run_config = trial.run_config()
+    faults = Faults.draw(trial, run_config.rounds, trial.needed(run_config))
+    config = f"server='{folder / 'server' / 'fed.toml'}' sites='{folder}'"
     flwr(["run", str(folder / "app"), _CONNECTION, "--run-config", config, "--format", "json"], environment)
-    note(f"{trial.clients} SuperNodes and the run are started")
+    note("the run is started")
     log = _Lines(folder / "server" / "run" / "log.jsonl")
+    heard = time.monotonic()
     while not done:
-        elapsed = time.monotonic() - began
-        if elapsed > trial.limit or not superlink.running or (elapsed > _START_SECONDS and not log.read):
+        now = time.monotonic()
+        if now - heard > _SILENT_SECONDS:  # is it still there?
+            heard = now
+            if (status := _status(environment)).startswith("finished"):
+                raise DresError(f"the run ended too early: {status}", "see server/flower.log")
+        if now - began > trial.limit or not superlink.running:
             raise DresError("the run does not come to an end", "see server/flower.log and server/run/log.jsonl")
         for event in log.follow():
+            heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
                 note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
@@ -253,6 +313,9 @@ def _play(
             note(f"round {number}: {deed} {client} (pid {pid})")
         for node in nodes:
             node.supervise()
+        time.sleep(_POLL_SECONDS)
+    until = time.monotonic() + _END_SECONDS
+    while time.monotonic() < until and not _status(environment).startswith("finished"):
         time.sleep(_POLL_SECONDS)
     summary = json.loads((folder / "server" / "run" / "summary.json").read_text())
     told = [path for i in range(trial.clients) if (path := folder / f"site-{i}" / "model.safetensors").exists()]

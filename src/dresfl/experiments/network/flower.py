@@ -4,11 +4,12 @@ Of these files Flower has no use for [network] server, keepalive and delays, nor
 SuperLink and SuperNodes have theirs. A site's ClientApp imports this for every message; hence the imports inside.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dresfl.errors import UsageError
+from dresfl.errors import DresError, UsageError
 from dresfl.flower.worker import Forwarder
 
 if TYPE_CHECKING:
@@ -125,8 +126,14 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
         )
         try:
             server = coordinator.run(Post(carrier, settings.ttl))
+        except DresError as error:
+            log("error", reason=str(error), hint=error.hint)
+            raise
         finally:
             recorder.close()
         summary = recorder.finish(server)
-        log("done", weights_sha256=summary["weights_sha256"], seconds=summary["seconds"])
+        counted = dataclasses.asdict(coordinator.counters)
+        answered = counted.pop("last_answered")
+        late = [client for client, number in sorted(answered.items()) if number < server.rounds - 1]
+        log("done", weights_sha256=summary["weights_sha256"], **counted, not_in_last_round=late)
         return summary

@@ -234,7 +234,7 @@ def test_malformed_frames(tmp_path: Path, frame: bytes, reason: str) -> None:
 
     async def intrude(network: Network) -> None:
         code = await refused_call(network, own_credentials(network, 5), frame)
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
         assert reason in (await network.hub_events.seen("refused"))["reason"]
 
     disturbed(consortium, intrude)

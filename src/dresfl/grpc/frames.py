@@ -34,6 +34,7 @@ from dresfl.errors import MessageError
 VERSION = 1
 NO_NONCE = bytes(32)
 TEXT_BYTES = 1000  # of a text in a frame
+_HOLDING_BYTES = 2**16  # 524,288 slices of one dealer: half a terabyte
 
 _HELLO = struct.Struct("<B32sI32s32s16s")
 _BEGIN = struct.Struct("<64s16s32s16sH")
@@ -308,6 +309,8 @@ class Holding:
     @classmethod
     def decode(cls, body: memoryview) -> "Holding":
         (peer,), rest = _fixed(body, _PEER, "Holding")
+        if len(rest) > _HOLDING_BYTES:
+            raise MessageError(f"a Holding of {len(rest)} bytes is too long")
         held = (8 * i + j for i, byte in enumerate(rest) if byte for j in range(8) if byte >> j & 1)
         return cls(peer, frozenset(held))
 

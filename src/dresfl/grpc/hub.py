@@ -10,7 +10,7 @@ from typing import final
 
 import grpc
 
-from dresfl.errors import DresError, MessageError, UsageError
+from dresfl.errors import DresError, MessageError, Refused, UsageError
 from dresfl.party import Agreement, make_session
 from dresfl.protocol import Answer, Server, Session, Task
 
@@ -200,7 +200,7 @@ class Hub:
 
     @property
     def ready(self) -> list[int]:
-        return sorted(index for index, seat in self._seats.items() if seat.ready)
+        return sorted(index for index, seat in tuple(self._seats.items()) if seat.ready)
 
     @property
     def running(self) -> _Running | None:
@@ -242,6 +242,8 @@ class Hub:
                 hello = decode(await stream.read(), Hello)
         except TimeoutError:
             raise MessageError("no Hello came in time") from None
+        except MessageError as error:  # no dresfl of this version sends such a one: trying again is of no use
+            raise Refused(str(error), error.hint) from error
         self._lobby.hello(index, hello)
         self._log("joined", client=index, name=self._credentials.roster.members[index].name)
         self._seats[index] = seat

@@ -141,8 +141,10 @@ class Relay:
 
     def stored(self, dealer: int, receiver: int, number: int, size: int) -> None:
         """The slice is on disk: it waits for its receiver."""
-        self._asked[dealer].discard((receiver, number))
-        self._coming[receiver] -= 1
+        if (receiver, number) in self._asked[dealer]:  # not if the dealer has come back meanwhile
+            self._asked[dealer].discard((receiver, number))
+            self._coming[receiver] -= 1
+        self._lacking[dealer][receiver].discard(number)
         self._waiting[receiver][dealer, number] = False
         self.relayed_bytes += size
         self.dealer_wakes[dealer].set()

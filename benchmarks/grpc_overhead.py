@@ -129,7 +129,9 @@ def run_hub(what: str, groups: int, watch: Any) -> tuple[Hub, dict[str, float]]:
         if event["event"] in ("joined", "ready"):
             times["last " + event["event"]] = time.monotonic() - began
 
-    with tempfile.TemporaryDirectory() as name:
+    # 200 sites flush to 200 disks; here they would all wait for one
+    memory = "/dev/shm" if what == "many" and Path("/dev/shm").is_dir() else None  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=memory) as name:
         folder = Path(name)
         make_keys(folder, setting.clients)
         own = credentials(folder, "server")

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types layers unit bench slow clean
+.PHONY: demo test lint types layers unit bench slow flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,5 +36,16 @@ slow: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/dresfl bench --quick
 
+# The Flower runtime over real SuperLinks, SuperNodes and Ray; a quarter of an hour. Flower wants older versions of some
+# packages than everything else here, hence its own environment.
+.venv-flower/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+		-e '.[flower,fast]' 'flwr[simulation]' pytest hypothesis
+	@touch $@
+
+flower: .venv-flower/.ready
+	.venv-flower/bin/python -m pytest -W ignore::DeprecationWarning tests/flower tests/test_cli.py
+
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info
+	rm -rf $(VENV) .venv-flower runs build dist src/*.egg-info

@@ -24,8 +24,13 @@ def init_command(
 @app.command("worker", epilog="Example: `dresfl flower worker --config site.toml`")
 def worker_command(
     config: Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The site's configuration.")],
+    socket: Annotated[Path | None, typer.Option(help="Where to listen; default: beside the configuration.")] = None,
+    group: Annotated[str, typer.Option(help="A group whose members may connect, for the SuperNode's user.")] = "",
 ) -> None:
-    """Stay beside a SuperNode and answer its messages, which otherwise each start from nothing. Optional."""
+    """Hold a site's keys, rows and shares, and answer what its SuperNode passes on.
+
+    Flower runs code that the coordinator sends: under another user than the worker's it can reach nothing of the site.
+    """
     from dresfl.experiments.network.flower import run_worker
 
-    run_worker(config, lambda: display.note(f"ready: {config.with_suffix('.socket')}"))
+    run_worker(config, socket, group, lambda path: display.note(f"ready: {path}"))

@@ -16,7 +16,17 @@ from dresfl.party import NO_NONCE, Agreement, Introduction, Terms
 from dresfl.protocol import Answer, RoundRecord, Server, Session, Task
 from dresfl.sealing import Identity, Roster
 
-from .letters import Kind, Reply, Request, decode_hello, decode_kept, decode_parcels, encode_parcels, encode_places
+from .letters import (
+    Kind,
+    Place,
+    Reply,
+    Request,
+    decode_hello,
+    decode_kept,
+    decode_parcels,
+    encode_parcels,
+    encode_places,
+)
 from .post import Arrival, Failure, Post
 from .relay import MESSAGE_BYTES, Relay
 
@@ -293,7 +303,8 @@ class Coordinator:
         if self._relay is None:
             raise MessageError("a reply came before the terms")
         if reply.kind is Kind.KEEP:
-            self._kept(self._relay, reply)
+            carried = decode_parcels(Request.decode(arrival.request, self._roster).body)
+            self._kept(self._relay, reply, {parcel[:2] for parcel in carried})
         elif reply.kind is Kind.DEAL:
             self._relay.dealt(reply.client, decode_parcels(reply.body))
         elif reply.kind is Kind.ANSWER:
@@ -319,7 +330,8 @@ class Coordinator:
                 if terms.fresh and self._relay is not None and found.held_nonce == NO_NONCE:
                     self._relay.lacks_everything(i)
 
-    def _kept(self, relay: Relay, reply: Reply) -> None:
+    def _kept(self, relay: Relay, reply: Reply, carried: set[Place]) -> None:
+        """Take a client's account. After a full look it is the whole truth; else it is of what was carried to it."""
         missing, rejected = decode_kept(reply.body)
         for dealer, number, reason in rejected:
             again = relay.rejected(reply.client, dealer, number)
@@ -332,7 +344,7 @@ class Coordinator:
                 then="asked for again" if again else "given up",
             )
         before = relay.ready(reply.client)
-        relay.declare(reply.client, missing)
+        relay.declare(reply.client, {*missing, *(relay.lacking(reply.client) - carried if carried else ())})
         if relay.ready(reply.client) and not before:
             self._log("ready", client=reply.client, ready=len(self.ready))
 

@@ -49,6 +49,10 @@ class Relay:
         for place in [place for place in self._waiting[receiver] if place not in places]:
             del self._waiting[receiver][place]
 
+    def lacking(self, receiver: int) -> set[Place]:
+        """What a receiver lacks, as far as is known."""
+        return self._lacking[receiver] or set()
+
     def forget(self, receiver: int) -> None:
         """What a receiver holds is not known any more."""
         self._lacking[receiver] = None

@@ -1,10 +1,14 @@
-"""A site's process that stays: Flower starts a new one for every message, which then only passes the letter on.
+"""A site's process that stays, and holds what is the site's own: keys, rows, shares.
 
-A Unix socket in a private place; each way, length u32 (little-endian) and the letter. A connection serves one letter.
+Flower starts a process for every message, with code that came over the network. Beside a worker that code has nothing
+to do but pass letters on, and needs no right to anything but a Unix socket. What it passes on must be signed by the
+coordinator of the roster, whoever sends it. Each way: length u32 (little-endian) and the letter; a connection serves
+one letter.
 """
 
 import contextlib
 import os
+import shutil
 import socket
 import struct
 from collections.abc import Callable
@@ -15,6 +19,8 @@ from dresfl.errors import MessageError, UsageError
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_PATH = 100  # of a Unix socket, about
+_MOST_BYTES = 2**30
+_PATIENCE = 60.0  # seconds for the other side to send or take something
 
 
 @final
@@ -28,7 +34,10 @@ class Forwarder:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self._path))
             _write(connection, data)
-            return _read(connection)
+            reply = _read(connection)
+        if not reply:
+            raise MessageError("the worker gave no reply", "see its log")
+        return reply
 
     @classmethod
     def reached(cls, path: Path) -> "Forwarder | None":
@@ -41,30 +50,44 @@ class Forwarder:
         return cls(path)
 
 
-def serve(path: Path, handle: Callable[[bytes], bytes], on_ready: Callable[[], None] = lambda: None) -> None:
-    """Answer letters on a socket, one at a time, until interrupted."""
+def serve(
+    path: Path, handle: Callable[[bytes], bytes], group: str = "", on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Answer letters on a socket, one at a time, until interrupted. group: who else may connect, if anybody."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise UsageError(f"{path} is too long a name for a socket", "put site.toml into a folder with a shorter path")
+        raise UsageError(f"{path} is too long a name for a socket", "choose a shorter one with --socket")
     if Forwarder.reached(path) is not None:
         raise UsageError(f"a worker listens on {path} already")
     with contextlib.suppress(FileNotFoundError):
         path.unlink()  # of a worker that was killed
     with socket.socket(socket.AF_UNIX) as listener:
-        mask = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(mask)
-        listener.listen()
+        _bind(listener, path, group)
         on_ready()
         try:
             while True:
                 with listener.accept()[0] as connection, contextlib.suppress(OSError, MessageError):
+                    connection.settimeout(_PATIENCE)
                     if data := _read(connection):
                         _write(connection, handle(data))
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _bind(listener: socket.socket, path: Path, group: str) -> None:
+    """Open the socket for its owner alone; then for a group too, if one is given."""
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    if group:
+        try:
+            shutil.chown(path, group=group)
+        except LookupError as error:
+            raise UsageError(f"there is no group {group!r}", "create it, with the SuperNode's user in it") from error
+        path.chmod(0o660)
+    listener.listen()
 
 
 def _write(connection: socket.socket, data: bytes) -> None:
@@ -75,7 +98,12 @@ def _write(connection: socket.socket, data: bytes) -> None:
 def _read(connection: socket.socket) -> bytes:
     """One letter; nothing if the other side has left at once."""
     head = _exactly(connection, _LENGTH.size)
-    return _exactly(connection, _LENGTH.unpack(head)[0]) if head else b""
+    if not head:
+        return b""
+    (size,) = _LENGTH.unpack(head)
+    if size > _MOST_BYTES:
+        raise MessageError(f"a letter of {size} bytes was announced, {_MOST_BYTES} are the most")
+    return _exactly(connection, size)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -175,6 +175,7 @@ class DiskTable(ShareTable):
                 f"dealer {dealer} sent other residues for rows it had shared already, in slice {number}",
                 "its secret or its rows have changed: all parties must share again",
             )
+        self._look_at(dealer, number)
         if self._held[dealer][number]:
             return
         start = slice_range(self._session, dealer, number).start * self._row_bytes
@@ -203,17 +204,21 @@ class DiskTable(ShareTable):
     def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:
         numbers = (rows // self._slice_rows).tolist()
         for dealer, number in sorted(set(zip(dealers.tolist(), numbers, strict=True))):
-            if number in self._unread[dealer]:
-                self._unread[dealer].discard(number)
-                if not self._sound(dealer, number):
-                    self._held[dealer][number] = False
-                    self._lacking[dealer] += 1
+            self._look_at(dealer, number)
         lost = [dealer for dealer in range(len(self._lacking)) if self._lacking[dealer]]
         if lost:
             raise StoreError(
                 f"slices of dealer {lost[0]} have to be fetched again before a round can be answered",
                 "see the log for what was damaged",
             )
+
+    def _look_at(self, dealer: int, number: int) -> None:
+        """Read a slice that is listed and was not read yet; if it is damaged, it is missing from here on."""
+        if number in self._unread[dealer]:
+            self._unread[dealer].discard(number)
+            if not self._sound(dealer, number):
+                self._held[dealer][number] = False
+                self._lacking[dealer] += 1
 
     def missing(self, dealer: int) -> list[range]:
         slices = [slice_range(self._session, dealer, number) for number in self.missing_slices(dealer)]

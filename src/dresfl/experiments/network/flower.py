@@ -5,7 +5,7 @@ SuperLink and SuperNodes have theirs. A site's ClientApp imports this for every 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,14 @@ Config = Mapping[str, Any]
 def open_site(node: Config, run: Config) -> "Handler":
     """The site that a node stands for: its worker, if one runs, else the site itself, in this process.
 
-    node: --node-config of the SuperNode, with `site`, the path of site.toml, and, if not the one in it, `store-dir`.
-    In a simulation, where nodes have only a number, run: `sites`, a folder of site-0/site.toml and so on.
+    node: --node-config of the SuperNode. With `socket`: the worker that listens there, and nothing else of the site.
+    With `site`: the path of site.toml, and, if the store is not where that says, `store-dir`. In a simulation, where
+    nodes have only a number, run: `sites`, a folder of site-0/site.toml and so on.
     """
+    if node.get("socket"):
+        return Forwarder(Path(str(node["socket"])))
     path = site_path(node, run)
-    worker = Forwarder.reached(socket_path(path))
-    return worker or load_site(path, str(node.get("store-dir", "")))
+    return Forwarder.reached(socket_path(path)) or load_site(path, str(node.get("store-dir", "")))
 
 
 def site_path(node: Config, run: Config) -> Path:
@@ -85,11 +87,12 @@ def _saver(config: "SiteConfig", agreement: Any) -> Any:
     return save
 
 
-def run_worker(path: Path, on_ready: Any = lambda: None) -> None:
+def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[Path], None]) -> None:
     """Serve a site's letters until interrupted: what its ClientApps pass on."""
     from dresfl.flower.worker import serve
 
-    serve(socket_path(path.resolve()), load_site(path).handle, on_ready)
+    place = (socket or socket_path(path)).resolve()
+    serve(place, load_site(path).handle, group, lambda: on_ready(place))
 
 
 def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:

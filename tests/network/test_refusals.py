@@ -2,9 +2,12 @@
 
 import asyncio
 import datetime
+import os
 import secrets
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +178,23 @@ def test_a_site_refuses_tls_below_1_3(tmp_path: Path) -> None:
         listener.close()
 
     asyncio.run(run())
+
+
+def test_grpc_loaded_too_early(tmp_path: Path) -> None:
+    """Then it cannot be held to TLS 1.3 any more, and is not used at all."""
+    program = """
+import grpc
+from dresfl.errors import UsageError
+from dresfl.grpc import Credentials
+try:
+    Credentials(None, b"", b"", None).for_client()
+except UsageError as error:
+    print(error)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "too early" in done.stdout
 
 
 # -- the roster ------------------------------------------------------------------------------------------------

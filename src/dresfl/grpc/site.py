@@ -49,7 +49,7 @@ class SiteSettings:
 
 @final
 @dataclass(frozen=True)
-class Member:
+class _Membership:
     """What a site is once the terms are known: the protocol's client, over its own disk."""
 
     session: Session
@@ -97,40 +97,35 @@ class Site:
         self._store, self._rows, self._log = store, rows, log
         self.index = credentials.roster.index_of(credentials.identity.member)
         self._contribution = store.contribution()
-        self._member: Member | None = None
+        self._member: _Membership | None = None
         self._worker = ThreadPoolExecutor(1, "site")  # answers and the share table: one thread at a time
+        self._began = False  # whether this connection came as far as a session
         self.rounds_answered = 0
         sample = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
         self._most_bytes = largest_frame(sample)
 
-    async def run(self, on_connected: Callable[[], None] = lambda: None) -> Task:
+    async def run(self) -> Task:
         """Take part until the end; return the final weights. Raises Refused if the coordinator will not have us."""
         delay = self._settings.first_delay
         try:
             while True:
-                began = False
-
-                def connected() -> None:
-                    nonlocal began
-                    began = True
-                    on_connected()
-
+                self._began = False
                 try:
-                    return await self._connect(connected)
+                    return await self._connect()
                 except AioRpcError as error:
                     if error.code() in _FINAL:
                         raise Refused(f"the coordinator refuses this site: {error.details()}") from error
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded) as error:
                     reason = str(error)
-                delay = self._settings.first_delay if began else min(2 * delay, self._settings.longest_delay)
+                delay = self._settings.first_delay if self._began else min(2 * delay, self._settings.longest_delay)
                 pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that sites do not all come back at once
                 self._log("disconnected", reason=reason, again_in=round(pause, 3))
                 await asyncio.sleep(pause)
         finally:
             self._worker.shutdown(wait=True)
 
-    async def _connect(self, connected: Callable[[], None]) -> Task:
+    async def _connect(self) -> Task:
         """One connection, from hello to its end."""
         options = [
             *channel_options(self._settings.keepalive, self._most_bytes + 2**20),
@@ -144,7 +139,7 @@ class Site:
             await call.write(hello.encode())
             begin = await self._wait_for_begin(call)
             member = await self._in_worker(lambda: self._accept(begin, hello))
-            connected()
+            self._began = True
             self._log("connected", client=self.index, sharing=member.session.sharing_id.hex())
             return await self._take_part(channel, call, member)
 
@@ -161,7 +156,7 @@ class Site:
                 return frame
             self._log("waiting", reason=frame.text)
 
-    def _accept(self, begin: Begin, hello: Hello) -> Member:
+    def _accept(self, begin: Begin, hello: Hello) -> _Membership:
         """Check the terms, and become a member of the session they give. Refused if they are not as agreed."""
         roster, index = self._credentials.roster, self.index
         message = to_sign(hello.challenge, index, roster.digest, begin.body())
@@ -183,10 +178,10 @@ class Site:
             client = Client(session, index, self._store.secret(session), *self._rows, table, answered)
             for text in table.damage:
                 self._log("store damaged", what=text)
-            self._member = Member(session, client, table)
+            self._member = _Membership(session, client, table)
         return self._member
 
-    async def _take_part(self, channel: grpc.aio.Channel, call: Call, member: Member) -> Task:
+    async def _take_part(self, channel: grpc.aio.Channel, call: Call, member: _Membership) -> Task:
         tasks = _Newest()
         exchange = Exchange(
             lambda method: Call(channel, f"/{SERVICE}/{method}"),
@@ -223,7 +218,7 @@ class Site:
                 return
             tasks.put(weights.take(frame))
 
-    async def _answer(self, call: Call, member: Member, tasks: _Newest) -> None:
+    async def _answer(self, call: Call, member: _Membership, tasks: _Newest) -> None:
         while True:
             task = await tasks.get()
             try:
@@ -239,5 +234,5 @@ class Site:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
-def _answered(member: Member, task: Task) -> bytes:
+def _answered(member: _Membership, task: Task) -> bytes:
     return member.client.answer(task).encode(member.session)

@@ -180,6 +180,7 @@ class Hub:
 
     async def _close(self, server: Server) -> None:
         """Tell every client the final weights; wait a while for those who are away."""
+        self._door.closing = True  # from now on clients leave as they should
         final_task = Task(server.rounds, server.weights.cpu())
         self._done = Done(final_task.encode(server.session)).encode()
         self._wake_all()

@@ -18,9 +18,9 @@ _PLAINTEXTS = (b"", b"one byte more than a block of ChaCha20, which has sixty-fo
 
 def make_sealing_vectors() -> dict[str, Any]:
     """Everything about one roster of two clients and a server, and envelopes from client 0 to client 1."""
-    hub, alice, bob = (_identity(name) for name in ("hub", "alice", "bob.example"))
+    hub, alice, bob = (fixed_identity(name) for name in ("hub", "alice", "bob.example"))
     roster = Roster.create(alice, hub.card, [alice.card, bob.card])
-    sharing_id = _secret("sharing")[:16]
+    sharing_id = fixed_secret("sharing")[:16]
     contexts = [SealContext(sharing_id, 0, 1, i, len(_PLAINTEXTS)) for i in range(len(_PLAINTEXTS))]
     envelopes = [
         _envelope(alice, bob, context, plaintext) for context, plaintext in zip(contexts, _PLAINTEXTS, strict=True)
@@ -40,22 +40,24 @@ def make_sealing_vectors() -> dict[str, Any]:
     }
 
 
-def _secret(what: str) -> bytes:
+def fixed_secret(what: str) -> bytes:
+    """Thirty-two bytes that stand for a secret: published, hence none."""
     return hashlib.sha256(f"dresfl vectors {what}".encode()).digest()
 
 
-def _identity(name: str) -> Identity:
-    tls_key = ec.derive_private_key(int.from_bytes(_secret(f"tls {name}"), "big"), ec.SECP256R1())
-    return Identity(name, _secret(f"sealing {name}"), _secret(f"signing {name}"), tls_key)
+def fixed_identity(name: str) -> Identity:
+    """A party of the vectors."""
+    tls_key = ec.derive_private_key(int.from_bytes(fixed_secret(f"tls {name}"), "big"), ec.SECP256R1())
+    return Identity(name, fixed_secret(f"sealing {name}"), fixed_secret(f"signing {name}"), tls_key)
 
 
 def _party(identity: Identity) -> dict[str, str]:
     member = identity.member
     return {
         "name": member.name,
-        "sealing_secret": _secret(f"sealing {member.name}").hex(),
-        "signing_secret": _secret(f"signing {member.name}").hex(),
-        "tls_secret": _secret(f"tls {member.name}").hex(),
+        "sealing_secret": fixed_secret(f"sealing {member.name}").hex(),
+        "signing_secret": fixed_secret(f"signing {member.name}").hex(),
+        "tls_secret": fixed_secret(f"tls {member.name}").hex(),
         "sealing_key": member.sealing_key.hex(),
         "signing_key": member.signing_key.hex(),
         "tls_spki_sha256": member.spki_sha256.hex(),
@@ -66,7 +68,7 @@ def _party(identity: Identity) -> dict[str, str]:
 
 
 def _envelope(sender: Identity, receiver: Identity, context: SealContext, plaintext: bytes) -> dict[str, Any]:
-    secret = _secret(f"ephemeral {context.slice_number}")
+    secret = fixed_secret(f"ephemeral {context.slice_number}")
     ephemeral = X25519PrivateKey.from_private_bytes(secret)
     public = ephemeral.public_key().public_bytes_raw()
     fresh = ephemeral.exchange(X25519PublicKey.from_public_bytes(receiver.member.sealing_key))

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from dresfl.errors import CheckpointError, UsageError
 from dresfl.flower.coordinator import Settings
 from dresfl.flower.letters import Kind
 from dresfl.flower.post import Failure
 from dresfl.model import weights_sha256
+from dresfl.protocol import RoundRecord
 
 from .wire import Consortium, Run, Wire
 
@@ -104,3 +106,49 @@ def test_random_faults(consortium: Consortium, seed: int) -> None:
 
     run = Run(consortium, Settings(deadline=0.4, linger=1.0, pause=0.05))
     assert weights_sha256(run.play(Wire(consortium, fault)).weights) == consortium.expected()
+
+
+def test_a_full_disk_ends_the_run(consortium: Consortium) -> None:
+    """What fails here is not mistaken for a bad reply."""
+    run = Run(consortium)
+
+    def fail(record: RoundRecord, answers: int) -> None:
+        raise CheckpointError("the disk is full")
+
+    run.watch = fail  # type: ignore[method-assign]
+    with pytest.raises(CheckpointError, match="disk is full"):
+        run.play(Wire(consortium))
+
+
+def test_only_the_coordinator_coordinates(consortium: Consortium) -> None:
+    consortium.server = consortium.sites[0]
+    with pytest.raises(UsageError, match="not the coordinator"):
+        Run(consortium).play(Wire(consortium))
+
+
+def test_settings() -> None:
+    with pytest.raises(UsageError):
+        Settings(deadline=0)
+
+
+def test_two_nodes_swapped_by_flower(consortium: Consortium) -> None:
+    """Node ids prove nothing: a reply is its signer's, and one that comes from another's node is refused."""
+    wire = Wire(consortium)
+    swapped = wire.fetch
+    kept: dict[str, bytes | Failure] = {}
+
+    def fetch(number: str) -> bytes | Failure | None:
+        reply = swapped(number)
+        if reply is None or not number.startswith(("100/", "101/")) or isinstance(reply, Failure):
+            return reply
+        if reply[1] != Kind.ANSWER:
+            return reply
+        other = "101" if number.startswith("100/") else "100"
+        mine = number.split("/")[0]
+        kept[mine] = reply
+        return kept.get(other)
+
+    wire.fetch = fetch  # type: ignore[method-assign]
+    run = Run(consortium)
+    assert weights_sha256(run.play(wire).weights) == consortium.expected()
+    assert not any({0, 1} & set(record.survivors) for record in run.records)

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Collection, Sequence
 
+import pytest
+
 from dresfl.flower.post import Failure, Post
 
 
@@ -12,12 +14,19 @@ class Office:
     def __init__(self) -> None:
         self.replies: dict[str, bytes | Failure | None] = {}
         self.stuck = threading.Event()
-        self.broken = False
+        self.trouble = 0  # calls that fail from now on
+
+    def _check(self) -> None:
+        if self.trouble:
+            self.trouble -= 1
+            raise ConnectionError("the connection is gone")
 
     def nodes(self) -> Collection[int]:
+        self._check()
         return {1, 2}
 
     def send(self, letters: Sequence[tuple[int, str, bytes]], ttl: float) -> list[str | None]:
+        self._check()
         return [None if data == b"too large" else data.decode() for _, _, data in letters]
 
     def fetch(self, message_id: str) -> bytes | Failure | None:
@@ -64,6 +73,22 @@ def test_what_cannot_be_sent_or_fetched_is_a_failure() -> None:
         1: Failure("Flower did not take the message"),
         2: Failure("ConnectionError: the connection is gone"),
     }
+
+
+def test_a_connection_that_fails_for_a_moment() -> None:
+    office = Office()
+    post = Post(office, 60)
+    office.trouble = 5
+    assert post.nodes({7}) == {7}
+    assert [post.nodes({7}) for _ in range(5)][-1] == {1, 2}
+    office.trouble = 100
+    assert [post.nodes({7}) for _ in range(8)] == [{7}] * 8
+    with pytest.raises(ConnectionError):
+        post.nodes({7})
+    post.send([(1, "keep", b"a")])
+    arrival = post.next(10)
+    assert arrival is not None
+    assert arrival.reply == Failure("Flower did not take the message")
 
 
 def test_given_up_in_the_end() -> None:

@@ -122,6 +122,9 @@ class Run:
     def make_server(self, session: Session) -> Server:
         return Server(session, OPTIMIZER, self.consortium.rounds)
 
+    def watch(self, record: RoundRecord, answers: int) -> None:
+        self.records.append(record)
+
     def play(self, wire: Wire) -> Server:
         folder = self.consortium.folder / "run"
         folder.mkdir(exist_ok=True)
@@ -132,7 +135,7 @@ class Run:
             self.consortium.roster,
             folder,
             self.make_server,
-            lambda record, answers: self.records.append(record),
+            self.watch,
             lambda event, **fields: self.events.append((event, fields)),
         )
         return self.coordinator.run(Post(wire, 60.0))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, final
 
-from dresfl.errors import DresError, MessageError, Refused, UsageError
-from dresfl.party import NO_NONCE, Agreement, Introduction, Terms
+from dresfl.errors import IdentityError, MessageError, Refused, UsageError
+from dresfl.party import NO_NONCE, Agreement, Introduction, Terms, num_slices, parcel_bytes
 from dresfl.protocol import Answer, RoundRecord, Server, Session, Task
 from dresfl.sealing import Identity, Roster
 
@@ -143,7 +143,7 @@ class Coordinator:
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
-            self._look(post.nodes())
+            self._look(post.nodes(self._online))
         self._overdue(now)
         self._begin_rounds(now)
         self._send(post, now)
@@ -215,7 +215,9 @@ class Coordinator:
         self._terms, self._server = terms, self._make_server(session)
         self._relay = Relay(session, self._settings.memory)
         answer = Answer.size(session.field, session.network.num_parameters)
-        self._most_bytes = _FRAME_BYTES + max(answer, MESSAGE_BYTES + 2**21)
+        parcel = max(parcel_bytes(session, dealer, 0) for dealer in range(session.num_clients))
+        account = 6 * sum(num_slices(session, dealer) for dealer in range(session.num_clients))
+        self._most_bytes = _FRAME_BYTES + max(answer, parcel, MESSAGE_BYTES + 2**20, account + MESSAGE_BYTES)
 
     # -- what is sent ----------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Coordinator:
                 self._failed(arrival.node, node, arrival.reply.reason, current)
             else:
                 self._read(node, arrival)
-        except DresError as error:  # it has no effect on anybody else
+        except (MessageError, Refused, IdentityError) as error:  # it has no effect on anybody else
             self.counters.invalid += 1
             self._log("refused", node=str(arrival.node), client=node.client, reason=str(error))
             node.idle_until = time.monotonic() + self._settings.pause * (6 if node.client is None else 1)
@@ -401,7 +403,7 @@ class Coordinator:
         """Tell every client that is there the final weights; wait a while for their word."""
         until = time.monotonic() + self._settings.linger
         while (now := time.monotonic()) < until and self._untold():
-            self._look(post.nodes())
+            self._look(post.nodes(self._online))
             self._overdue(now)
             self._send(post, now)
             arrival = post.next(min(_LOOK_SECONDS, until - now))

@@ -4,6 +4,7 @@ Flower says that a reply is there before its bytes are; if its node dies in betw
 """
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -13,6 +14,9 @@ from typing import Protocol, final
 
 _FIRST_POLL = 0.05  # seconds between two looks for a reply; then longer each time
 _LONGEST_POLL = 0.5
+_MOST_ERRORS = 8  # of Flower's connection, one after the other: it may be back at the next attempt
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -57,14 +61,28 @@ class Post:
         self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._tickets = itertools.count()
         self._closed = threading.Event()
+        self._errors = 0  # in a row, when asked who is there
 
-    def nodes(self) -> set[int]:
-        return set(self._carrier.nodes())
+    def nodes(self, known: set[int]) -> set[int]:
+        """The nodes that are online; those known before, if Flower cannot say just now."""
+        try:
+            found = set(self._carrier.nodes())
+        except Exception:  # whatever Flower's connection raises; see _MOST_ERRORS
+            self._errors += 1
+            if self._errors > _MOST_ERRORS:
+                raise
+            return known
+        self._errors = 0
+        return found
 
     def send(self, letters: Sequence[tuple[int, str, bytes]]) -> list[int]:
         """Send letters to (node, type, bytes) each; a ticket for each, which its arrival will have."""
         tickets = [next(self._tickets) for _ in letters]
-        ids = self._carrier.send(letters, self._ttl)
+        try:
+            ids = self._carrier.send(letters, self._ttl)
+        except Exception as error:
+            _log.warning("%s: %s", type(error).__name__, error)
+            ids = [None] * len(letters)
         for ticket, (node, _, data), number in itertools.zip_longest(tickets, letters, ids):
             if number is None:
                 self._arrivals.put(Arrival(ticket, node, data, Failure("Flower did not take the message")))
@@ -76,14 +94,18 @@ class Post:
     def _watch(self, ticket: int, node: int, request: bytes, number: str) -> None:
         pause, until = _FIRST_POLL, time.monotonic() + self._ttl
         reply: bytes | Failure | None = None
+        errors = 0
         while reply is None:
             if self._closed.wait(pause):
                 return
             pause = min(1.3 * pause, _LONGEST_POLL)
             try:
                 reply = self._carrier.fetch(number)
-            except Exception as error:  # whatever Flower's connection raises: this thread has nobody to tell but us
-                reply = Failure(f"{type(error).__name__}: {error}")
+                errors = 0
+            except Exception as error:
+                errors += 1
+                if errors > _MOST_ERRORS:
+                    reply = Failure(f"{type(error).__name__}: {error}")
             if reply is None and time.monotonic() > until:
                 reply = Failure("no reply came in time")
         self._arrivals.put(Arrival(ticket, node, request, reply))

@@ -7,6 +7,7 @@ one letter.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import MessageError, UsageError
+
+_log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_PATH = 100  # of a Unix socket, about
@@ -65,13 +68,21 @@ def serve(
         on_ready()
         try:
             while True:
-                with listener.accept()[0] as connection, contextlib.suppress(OSError, MessageError):
-                    connection.settimeout(_PATIENCE)
-                    if data := _read(connection):
-                        _write(connection, handle(data))
+                with listener.accept()[0] as connection:
+                    _serve_one(connection, handle)
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _serve_one(connection: socket.socket, handle: Callable[[bytes], bytes]) -> None:
+    """Answer one letter. Whatever goes wrong with it is logged, and the worker stays."""
+    connection.settimeout(_PATIENCE)
+    try:
+        if data := _read(connection):
+            _write(connection, handle(data))
+    except Exception as error:
+        _log.warning("a letter was not answered: %s: %s", type(error).__name__, error)
 
 
 def _bind(listener: socket.socket, path: Path, group: str) -> None:

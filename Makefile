@@ -32,6 +32,11 @@ unit: $(VENV)/.ready
 slow: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2
 
+# Random faults over the network, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
+SCHEDULES ?= 100
+faults: $(VENV)/.ready
+	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/network/test_schedules.py
+
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready
 	$(BIN)/dresfl bench --quick

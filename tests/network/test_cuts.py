@@ -20,12 +20,13 @@ class Proxied(Network):
     proxy: Proxy
 
     def site_settings(self) -> SiteSettings:
-        return replace(super().site_settings(), server=f"127.0.0.1:{self.proxy.port}")
+        server = f"127.0.0.1:{self.proxy.port}"
+        return replace(super().site_settings(), server=server, keepalive=self.settings.keepalive)
 
 
-def run_proxied(consortium: Consortium, disturb: Any) -> Proxied:
+def run_proxied(consortium: Consortium, disturb: Any, **settings: Any) -> Proxied:
     async def run() -> Proxied:
-        network = Proxied(consortium)
+        network = Proxied(consortium, **settings)
         hub = await network.start_hub()
         network.proxy = await Proxy(network.port).start()
         sites = network.start_sites()
@@ -76,3 +77,17 @@ def test_cut_while_sharing(tmp_path: Path) -> None:
         network.proxy.cut()
 
     run_proxied(Consortium(tmp_path, clients=5), disturb)
+
+
+@pytest.mark.parametrize("number", [3, 11])
+def test_half_open_connections_are_noticed(tmp_path: Path, number: int) -> None:
+    """Nothing passes and nothing breaks: pings find out. After the last round, the end is told to those who come back:
+    what the coordinator has written is not yet heard."""
+
+    async def disturb(network: Proxied) -> None:
+        async with network.pause_after(number):
+            network.proxy.silence()
+
+    network = run_proxied(Consortium(tmp_path, clients=5), disturb, keepalive=1.0, linger=30.0)
+    assert all("ping" in events.of("disconnected")[0]["reason"] for events in network.site_events)
+    assert not network.hub_events.of("ended without")

@@ -2,18 +2,20 @@
 
 Nine sites, each behind a proxy of its own, in one process over real gRPC and TLS. A schedule is a list of deeds, each
 due at a moment: when so many lines have been logged and rounds played, by whomever. What is drawn is decided by the
-seed alone; what it hits depends on the machine too. `make faults` runs 100 schedules, `make faults SCHEDULES=1000` more,
-`make faults SEED=17` that one.
+seed alone; what it hits depends on the machine too. `make faults` runs 100 schedules, `make faults SCHEDULES=1000` more
+of them, `make faults SEED=17` that one.
 """
 
 import asyncio
 import contextlib
 import faulthandler
 import functools
+import json
 import os
 import random
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -136,6 +138,11 @@ class Stage(Network):
         self.lost: set[int] = set()  # their folders
         self.damaged: set[int] = set()
         self.done: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
 
     # -- moments ---------------------------------------------------------------------------------------------
 
@@ -246,7 +253,7 @@ class Stage(Network):
 
     async def do(self, deed: Deed) -> None:
         self.done[deed.kind] += 1
-        kind, index, proxy = deed.kind, deed.client, self.proxies[deed.client]
+        kind, proxy = deed.kind, self.proxies[deed.client]
         if kind in ("kill", "leave", "damage", "lose"):
             await self._strike(deed)
         elif kind == "kill coordinator":
@@ -274,7 +281,6 @@ class Stage(Network):
             proxy.delay = 0.0
         else:
             proxy.ways[deed.way].plan(deed.after, CHANGES[kind])
-        del index
 
     async def _strike(self, deed: Deed) -> None:
         index, spare = deed.client, self.spare(deed.client)
@@ -399,7 +405,7 @@ def report(stage: Stage) -> None:
 @contextlib.contextmanager
 def not_for_ever(seed: int) -> Iterator[None]:
     """If even the event loop hangs, say where, and end the process."""
-    print(f"schedule {seed}", file=sys.__stderr__ if "SEED" in os.environ else sys.stderr)
+    print(f"schedule {seed}", file=sys.stderr)
     faulthandler.dump_traceback_later(SECONDS + 60, exit=True, file=sys.__stderr__)
     try:
         yield
@@ -424,6 +430,11 @@ def test_schedule(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(slices, "SLICE_BYTES", schedule.slice_bytes)
     with not_for_ever(seed):
         outcome, stage = play(Consortium(tmp_path, clients=CLIENTS, rounds=ROUNDS), schedule)
+    if "FAULTS_LOG" in os.environ:
+        with open(os.environ["FAULTS_LOG"], "a") as file:
+            same = outcome.weights == expected()
+            line = {"seed": seed, "same": same, "told": len(outcome.finals), "refused": outcome.refusals}
+            file.write(json.dumps({**line, "seconds": round(stage.seconds, 1), "deeds": stage.done}) + "\n")
     try:
         assert outcome.weights == expected()
         assert set(outcome.finals.values()) <= {outcome.weights}

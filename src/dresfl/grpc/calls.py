@@ -16,6 +16,7 @@ class Call:
     def __init__(self, channel: Any, path: str) -> None:
         self._call = channel.stream_stream(path)()
         self._reading: asyncio.Future[Any] | None = None
+        self._writing = asyncio.Lock()  # gRPC ends a stream on which two frames are written at once
 
     async def read(self) -> bytes:
         """The next frame; at the end, the coordinator's reason. Giving up on it leaves it for the next read."""
@@ -31,7 +32,8 @@ class Call:
     async def write(self, data: bytes) -> None:
         """Send a frame; if the stream has ended, the coordinator's reason."""
         try:
-            await self._call.write(data)
+            async with self._writing:
+                await self._call.write(data)
         except asyncio.InvalidStateError:  # gRPC's word for a stream that ended before
             raise await self._end() from None
 

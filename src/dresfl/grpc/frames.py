@@ -5,7 +5,7 @@
     Session, from the site
      1 Hello    version u8 | agreement 32 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16
      2 Ready    sharing 16                                  this site holds every share
-     3 Reply    round u32 | an Answer message
+     3 Reply    round u32 | an Answer message; or, with the number of rounds and nothing else: Done was heard
 
     Session, from the coordinator
     16 Begin    signature 64 | run nonce 16 | nonce 32 | own bytes 16 | N u16 | N · (rows u32, contribution 32)

@@ -56,6 +56,7 @@ def channel_options(keepalive: float, most_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", most_bytes),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds // 2),
+        ("grpc.http2.ping_timeout_ms", 2 * milliseconds),  # the one that gRPC keeps to: else a minute, always
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", milliseconds // 2),
@@ -288,9 +289,7 @@ class Hub:
                 raise seat.dismissed
             if self._done is not None:
                 await stream.write(self._done)
-                self._told.add(stream.index)
-                self._heard.set()
-                return
+                await asyncio.Event().wait()  # until the client says that it has it: what is written may be lost
             if seat.ready and sender.round_number not in (None, seat.sent_round):
                 frame, seat.sent_round = sender.frame(seat.sent_round), sender.round_number
                 await stream.write(frame)
@@ -303,6 +302,10 @@ class Hub:
         while True:
             frame = decode(await stream.read(), Ready, Reply)
             if isinstance(frame, Reply):
+                if self._done is not None and frame.round_number == running.server.rounds:  # its answer to Done
+                    self._told.add(stream.index)
+                    self._heard.set()
+                    return
                 running.rounds.arrive(stream.index, frame.round_number, frame.answer)
                 continue
             if frame.sharing_id != session.sharing_id:

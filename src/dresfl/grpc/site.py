@@ -1,6 +1,7 @@
 """A site on the network: connect, share, answer, come back whatever happens, until the run is done."""
 
 import asyncio
+import contextlib
 import functools
 import random
 import secrets
@@ -28,6 +29,7 @@ from .tls import Credentials
 from .weights import WeightReceiver
 
 _T = TypeVar("_T")
+_FAREWELL_SECONDS = 5.0
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -215,6 +217,10 @@ class Site:
             frame = decode(await call.read(), Weights, Delta, Done)
             if isinstance(frame, Done):
                 tasks.final = Task.decode(frame.task, session)
+                await call.write(Reply(tasks.final.round_number, b"").encode())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_FAREWELL_SECONDS):
+                        await call.read()  # the coordinator closes the stream when it knows
                 return
             tasks.put(weights.take(frame))
 

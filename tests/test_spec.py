@@ -479,6 +479,8 @@ def test_the_relay() -> None:
     held = frame("Holding")["held"]
     assert [8 * a + b for a, byte in enumerate(held) for b in range(8) if byte >> b & 1] == NETWORK["held"]
     assert frame("Holding nothing")["held"] == b""
+    assert frame("Reject")["reason"] == b"it does not open"
+    assert frame("Wait")["reason"] == b"2 of 5 clients are missing"
 
 
 def test_weights_and_delta() -> None:
@@ -492,8 +494,9 @@ def test_weights_and_delta() -> None:
     assert sha256(*(struct.pack("<i", weight) for weight in weights)) == delta["weights_sha256"]
     later = read("Task", bytes.fromhex(NETWORK["later_task"]), **sizes())
     assert (later["round"], [weight for (weight,) in later["weights"]]) == (delta["round"], weights)
-    done = read("Task", frame("Done")["task"], **sizes())
-    assert done["round"] == json.loads(NETWORK["agreement"])["rounds"]
+    done, heard = read("Task", frame("Done")["task"], **sizes()), frame("Reply to Done")
+    assert done["round"] == heard["round"] == json.loads(NETWORK["agreement"])["rounds"]
+    assert heard["answer"] == b""
 
 
 def test_reply() -> None:
@@ -672,3 +675,17 @@ def test_limits() -> None:
 
         assert value(formula[1]) == largest_frame(session)
         assert value(sealed[1]) == Slices(session).most_bytes
+
+
+def test_files_of_cards_and_rosters(tmp_path: Path) -> None:
+    from dresfl.sealing import Identity, Roster
+
+    pattern = r'A card has `format` = "([^"]*)",(.*?)\. A roster has `format` = "([^"]*)",(.*?)\. In a roster'
+    found = re.search(pattern, SPEC, re.S)
+    assert found
+    hub, site = Identity.create("hub"), Identity.create("site")
+    Roster.create(hub, hub.card, [site.card]).save(tmp_path / "roster.json")
+    roster = json.loads((tmp_path / "roster.json").read_text())
+    for file, name, keys in ((roster, found[3], found[4]), (roster["clients"][0], found[1], found[2])):
+        assert file["format"] == name
+        assert set(file) == {"format", *re.findall(r"`(\w+)`", keys)}

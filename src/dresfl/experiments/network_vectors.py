@@ -63,6 +63,7 @@ def make_network_vectors() -> dict[str, Any]:
         "Hello": hello,
         "Ready": frames.Ready(session.sharing_id),
         "Reply": frames.Reply(_ROUND, answer),
+        "Reply to Done": frames.Reply(agreement.rounds, b""),
         "Begin": begin,
         "Weights": frames.Weights(task.encode(session)),
         "Delta": _delta(task, later),

@@ -65,9 +65,10 @@ class Exchange:
         """One slice for one receiver, sealed."""
         if not 0 <= receiver < self._session.num_clients or receiver == self._client.index:
             raise MessageError(f"the coordinator asks for a slice for client {receiver}")
+        share = self._share(receiver, number)  # refuses a slice that does not exist
         member = self._credentials.roster.members[receiver]
         context = self._slices.context(self._client.index, receiver, number)
-        sealed = seal(self._credentials.identity, member, context, self._share(receiver, number))
+        sealed = seal(self._credentials.identity, member, context, share)
         return Slice(receiver, number, sealed).encode()
 
     def _share(self, receiver: int, number: int) -> bytes:

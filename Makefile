@@ -35,7 +35,7 @@ slow: $(VENV)/.ready
 # Random faults over the network, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
 SCHEDULES ?= 100
 faults: $(VENV)/.ready
-	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/network/test_schedules.py
+	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/network/test_schedules*.py
 
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready

@@ -403,10 +403,10 @@ def report(stage: Stage) -> None:
 
 
 @contextlib.contextmanager
-def not_for_ever(seed: int) -> Iterator[None]:
+def not_for_ever(seed: int, seconds: float = SECONDS) -> Iterator[None]:
     """If even the event loop hangs, say where, and end the process."""
     print(f"schedule {seed}", file=sys.stderr)
-    faulthandler.dump_traceback_later(SECONDS + 60, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:

@@ -106,6 +106,9 @@ def pack(name: str, /, **fields: Any) -> bytes:
     out = b""
     for field, kind in table(name):
         value = fields[field]
+        if isinstance(value, bytes):
+            count = kind.removesuffix(" bytes")
+            assert len(value) == int(fields.get(count, count)), f"SPEC.md has {kind} for {name}.{field}"
         out += value if isinstance(value, bytes) else struct.pack("<" + forms[kind], value)
     return out
 

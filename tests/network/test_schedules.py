@@ -137,6 +137,7 @@ class Stage(Network):
         self.gone: set[int] = set()  # for good
         self.lost: set[int] = set()  # their folders
         self.damaged: set[int] = set()
+        self.late: set[int] = set()  # killed when the end had been told: they may come back to nobody
         self.done: Counter[str] = Counter()
         self._began = time.monotonic()
 
@@ -232,6 +233,8 @@ class Stage(Network):
         proxy = self.proxies[index]
         proxy.silence() if silent else proxy.cut()
         await ended(task)
+        if any(server.done for server in self._servers.values()):
+            self.late.add(index)
         return True
 
     @property
@@ -337,7 +340,7 @@ class Stage(Network):
     async def _told(self) -> None:
         """Every site that the coordinator says it has told must end by itself."""
         untold = {index for event in self.hub_events.of("ended without") for index in event["clients"]}
-        waiting = [task for index, task in self.sites.items() if index not in untold | self.gone]
+        waiting = [task for index, task in self.sites.items() if index not in untold | self.gone | self.late]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=20)
             names = [index for index, task in self.sites.items() if task in late]
@@ -347,7 +350,8 @@ class Stage(Network):
 async def ended(task: "asyncio.Task[Any]") -> None:
     """Cancel, and wait for the end; what it was is kept in the task."""
     task.cancel()
-    await asyncio.wait({task})
+    await asyncio.wait({task}, timeout=30)
+    assert task.done(), "a task that was cancelled went on"
 
 
 @dataclass

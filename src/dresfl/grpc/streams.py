@@ -4,7 +4,6 @@ A client's streams never touch another's: what is wrong with one ends that one, 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, final
 
@@ -137,8 +136,7 @@ async def first_of(*parts: Awaitable[None] | Coroutine[Any, Any, None]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        await asyncio.wait(tasks)  # who is stopped meanwhile is stopped, and does not go on
     for task in done:
         task.result()

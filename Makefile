@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types layers unit bench slow clean
+.PHONY: demo test lint types layers unit bench slow flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,9 +32,25 @@ unit: $(VENV)/.ready
 slow: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2
 
+# Random faults over the network, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
+SCHEDULES ?= 100
+faults: $(VENV)/.ready
+	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/network/test_schedules*.py
+
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready
 	$(BIN)/dresfl bench --quick
 
+# The Flower runtime over real SuperLinks, SuperNodes and Ray; a quarter of an hour. Flower wants older versions of some
+# packages than everything else here, hence its own environment.
+.venv-flower/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+		-e '.[flower,fast]' 'flwr[simulation]' pytest hypothesis
+	@touch $@
+
+flower: .venv-flower/.ready
+	.venv-flower/bin/python -m pytest -W ignore::DeprecationWarning tests/flower tests/test_cli.py
+
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info
+	rm -rf $(VENV) .venv-flower runs build dist src/*.egg-info

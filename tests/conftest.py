@@ -1,4 +1,4 @@
-"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE, and one thread for torch."""
+"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE, one thread for torch, and gRPC held to TLS 1.3."""
 
 import os
 
@@ -10,3 +10,7 @@ settings.register_profile("slow", max_examples=500, deadline=None, suppress_heal
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 torch.set_num_threads(1)
+
+# Some test modules import grpc before dresfl.grpc, which must have this in its environment by then.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
+os.environ["GRPC_VERBOSITY"] = "INFO"

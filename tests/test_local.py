@@ -242,7 +242,7 @@ def test_rows_encoded_one_by_one_are_the_shares_a_client_deals(num_shards, max_c
     shards = torch.stack(
         [rows[d][session.shard_rows(d)[r]] for d, r in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)]
     )
-    keys = torch.stack([secrets[d].mask_key(session.session_id) for d in batch.dealers.tolist()])
+    keys = torch.stack([secrets[d].mask_key(session.sharing_id) for d in batch.dealers.tolist()])
     lazy = encode_rows(session, keys, batch.rows, shards)  # (M,N,B,W)
     for receiver in range(session.num_clients):
         for place, (dealer, row) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)):

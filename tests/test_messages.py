@@ -73,7 +73,7 @@ def test_the_header_is_version_kind_session(drawn):
     session, message = drawn
     data = message.encode(session)
     assert data[:2] == bytes([1, {Share: 1, Task: 2, Answer: 3}[type(message)]])
-    assert data[2:18] == session.session_id
+    assert data[2:18] == (session.sharing_id if isinstance(message, Share) else session.session_id)
 
 
 @given(messages())
@@ -113,7 +113,7 @@ def test_another_kind_is_refused(drawn, kind):
 def test_another_session_is_refused(drawn, other):
     session, message = drawn
     if other is not session:
-        with pytest.raises(MessageError, match="another session"):
+        with pytest.raises(MessageError, match=r"another (session|sharing)"):
             type(message).decode(message.encode(session), other)
 
 
@@ -169,7 +169,8 @@ def test_an_answer_of_a_client_that_does_not_exist_is_refused(client):
 @given(sessions, st.sampled_from([Share, Task, Answer]), st.binary(max_size=200), st.booleans())
 @example(SESSIONS[0], Share, b"", False)
 def test_random_bytes_raise_nothing_but_message_errors(session, kind, noise, with_header):
-    data = (bytes([1, kind.KIND]) + session.session_id if with_header else b"") + noise
+    identity = session.sharing_id if kind is Share else session.session_id
+    data = (bytes([1, kind.KIND]) + identity if with_header else b"") + noise
     try:
         decoded = kind.decode(data, session)
     except MessageError:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 import random
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from dresfl.errors import CheckpointError, DataError, MessageError
 from dresfl.field import Domain, SecretSeed, choose_moduli
 from dresfl.model import mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, Server, Session, Share, Task
+from dresfl.protocol import Answer, Client, MemoryTable, Server, Session, Share, Task
 from dresfl.quantize import stochastic_round
 from reference import integer_gradient
 
@@ -265,6 +266,40 @@ def test_parts_of_a_share_are_the_share():
     assert (decoded.first_row, decoded.residues.shape[1]) == (8, 1)
 
 
+def test_shares_for_several_receivers_are_the_shares_for_each():
+    _, clients, _ = make()
+    together = clients[6].deal_to([4, 0, 6], 1, 5)
+    assert [(share.dealer, share.receiver, share.first_row) for share in together] == [(6, 4, 1), (6, 0, 1), (6, 6, 1)]
+    for share in together:
+        assert torch.equal(share.residues, clients[6].deal(share.receiver, 1, 5).residues)
+
+
+def test_a_share_serves_every_run_on_its_sharing():
+    session, clients, _ = make()
+    later = replace(session, seed=6, batch_size=3, run_nonce=b"second", moduli=session.field.moduli)
+    share = clients[1].deal(0).encode(session)
+    assert Share.decode(share, later).encode(later) == share
+    with pytest.raises(MessageError, match="another sharing"):
+        Share.decode(share, replace(later, nonce=b"second"))
+    task = Task(0, torch.zeros(20, dtype=torch.int64)).encode(session)
+    with pytest.raises(MessageError, match="another session"):
+        Task.decode(task, later)
+
+
+def test_missing_rows_are_told_by_range():
+    session, clients, _ = make()
+    table = MemoryTable(session)
+    assert table.missing(6) == [range(9)]
+    table.put(6, 3, clients[6].deal(0, 3, 2).residues)
+    assert table.missing(6) == [range(3), range(5, 9)]
+    table.put(6, 0, clients[6].deal(0).residues)
+    assert table.missing(6) == []
+    with pytest.raises(MessageError, match="shared already"):
+        table.put(6, 8, clients[6].deal(1, 8, 1).residues)
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(table)
+
+
 def test_rows_that_do_not_fit_the_session_are_refused():
     session, _, _ = make()
     for inputs, targets in (((3, 4), (3, 2)), ((4, 3), (4, 2)), ((3, 3), (3, 3)), ((9,), (3, 2))):
@@ -364,7 +399,15 @@ def test_rows_that_are_no_integers_are_refused():
         Client(session, 0, SecretSeed.fresh(), torch.full((rows, 3), 0.37), torch.zeros(rows, 2, dtype=torch.int64))
 
 
-def test_a_kept_seed_gives_other_masks_in_another_session():
+def test_derived_seeds_and_the_tag_have_nothing_in_common():
+    seed = SecretSeed(bytes(range(32)))
+    seeds = [seed, seed.derive(b"a"), seed.derive(b"b"), seed.derive(b"a").derive(b"b"), seed.derive(b"ab")]
+    assert len({tuple(s.key().tolist()) for s in seeds}) == len({s.tag() for s in seeds}) == 5
+    assert torch.equal(seed.derive(b"a").key(), SecretSeed(bytes(range(32))).derive(b"a").key())
+    assert all(len(s.tag()) == 16 for s in seeds)
+
+
+def test_a_kept_seed_gives_other_masks_in_another_sharing():
     seed = SecretSeed(bytes(range(32)))
     assert not seed.mask_key(b"a" * 16).equal(seed.mask_key(b"b" * 16))
     assert not seed.mask_key(b"a" * 16).equal(seed.key())

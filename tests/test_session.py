@@ -141,6 +141,8 @@ def test_session_id_depends_on_every_parameter():
         replace(base, client_rows=(6, 4, *(5,) * 8), moduli=moduli),
         replace(base, client_rows=(4, 6, *(5,) * 8), moduli=moduli),
         replace(base, seed=8),
+        replace(base, nonce=b"1"),
+        replace(base, run_nonce=b"1"),
         replace(base, moduli=choose_moduli(base.needed_bits + 24, more_than=13)),
         replace(base, network=replace(network, input_bits=3), moduli=moduli),
         replace(base, network=replace(network, weight_bits=5), moduli=moduli),
@@ -152,6 +154,40 @@ def test_session_id_depends_on_every_parameter():
     ids = [session.session_id for session in changed]
     assert all(len(i) == 16 for i in ids)
     assert len(set(ids)) == len(ids)
+
+
+def test_sharing_id_depends_on_what_decides_shares_and_on_nothing_else():
+    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), 10, 1, 2, 4, (5,) * 10, seed=7)
+    moduli = base.field.moduli
+    network = base.network
+    base = replace(base, moduli=moduli)
+    other_shares = [
+        base,
+        replace(base, num_clients=11, client_rows=(5,) * 11),
+        replace(base, num_shards=2, max_colluders=1),
+        replace(base, max_colluders=1),
+        replace(base, client_rows=(6, 4, *(5,) * 8)),
+        replace(base, client_rows=(4, 6, *(5,) * 8)),
+        replace(base, moduli=choose_moduli(base.needed_bits + 24, more_than=13)),
+        replace(base, network=replace(network, input_bits=3)),
+        replace(base, network=mlp((4, 2, 2), input_bits=4, weight_bits=6)),
+        replace(base, network=mlp((4, 2, 1), input_bits=4, weight_bits=6)),  # as wide as the first, cut elsewhere
+        replace(base, nonce=b"1"),
+        replace(base, nonce=b"2"),
+    ]
+    ids = [session.sharing_id for session in other_shares]
+    assert all(len(i) == 16 for i in ids)
+    assert len(set(ids)) == len(ids)
+    assert len({session.session_id for session in other_shares}) == len(ids)
+    same_shares = [
+        replace(base, seed=8),
+        replace(base, batch_size=5),
+        replace(base, run_nonce=b"1"),
+        replace(base, network=replace(network, weight_bits=5)),
+        replace(base, network=replace(network, layers=(Dense(4), Square(), Dense(2)))),
+    ]
+    assert {session.sharing_id for session in same_shares} == {base.sharing_id}
+    assert len({session.session_id for session in [base, *same_shares]}) == 6
 
 
 def test_session_id_is_the_same_for_equal_parameters():

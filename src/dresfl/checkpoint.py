@@ -13,12 +13,15 @@ from torch import Tensor
 from dresfl.errors import CheckpointError, DresError
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part."""
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part.
+
+    A private file has mode 0600 from the start.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        with open(beside, "wb", opener=_private if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -32,6 +35,10 @@ def write_atomic(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise DresError(f"cannot write {path}: {error.strerror}", "free some space or choose another --out") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, object]) -> None:

@@ -36,6 +36,18 @@ class MessageError(DresError):
     """Bytes from a peer that are not a valid message; nothing of them was used."""
 
 
+class SealError(MessageError):
+    """An envelope that does not open: altered, sealed by another party, or meant for another place."""
+
+
+class IdentityError(DresError):
+    """A key, card, roster or certificate that is missing, altered, or not what it says it is."""
+
+
+class Refused(DresError):
+    """A party turned another away, for a reason that trying again does not change."""
+
+
 class TooFewReplies(DresError):
     """Fewer than R answers: the polynomial cannot be interpolated."""
 
@@ -44,6 +56,10 @@ class TooFewReplies(DresError):
 
 class HeadroomAlarm(DresError):
     """A decoded value left its range: overflow, a corrupt upload, or a fault. Weights stay untouched."""
+
+
+class StoreError(DresError):
+    """A party's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
 
 
 class CheckpointError(DresError):

@@ -14,7 +14,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     if code == 130:
-        _complain("interrupted", "run it again to go on from the last checkpoint; dresfl train needs --resume for that")
+        _complain("interrupted", "run it again (train: with --resume) to go on from the last checkpoint")
     sys.exit(code)
 
 
@@ -27,13 +27,18 @@ def _run() -> int:
 
     from .commands import app
 
+    try:
+        from typer import TyperException as Complaint
+    except ImportError:  # an older typer, which Flower wants, leaves it to click
+        from click import ClickException as Complaint  # type: ignore[assignment]
+
     keep_freed_memory()
     try:
         return int(app(standalone_mode=False) or 0)
     except DresError as error:
         _complain(str(error), error.hint)
         return error.exit_code
-    except typer.TyperException as error:
+    except Complaint as error:
         _complain(cast(Any, error).format_message().rstrip("."), "dresfl --help shows the commands")
         return 2
     except typer.Abort:

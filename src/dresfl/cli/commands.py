@@ -19,7 +19,7 @@ from dresfl.local import first_feasible_seed
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
 
-from . import display, reproduce
+from . import display, flower, identity, network, reproduce
 
 app = typer.Typer(
     add_completion=False,
@@ -27,8 +27,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Dropout-resilient, secure federated learning: exact training on Lagrange-coded data.",
 )
-
-app.add_typer(reproduce.app, name="reproduce")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -238,3 +236,13 @@ def bench_command(
         return
     for table in bench.tables(results):
         display.print_table(table.title, table.columns, table.rows)
+
+
+app.add_typer(reproduce.app, name="reproduce")
+app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
+app.add_typer(identity.ca, name="ca")
+app.add_typer(identity.roster, name="roster")
+app.command("server", epilog="Example: `dresfl server --config fed.toml`")(network.server_command)
+app.command("client", epilog="Example: `dresfl client --config site.toml`")(network.client_command)
+app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)
+app.add_typer(flower.app, name="flower")

@@ -220,6 +220,10 @@ def _value(hint: Any, value: object, where: str) -> Any:
         if not isinstance(value, list):
             raise UsageError(f"{where} must be a list of layers")
         return tuple(parse_layer(entry, f"{where}[{i}]") for i, entry in enumerate(value))
+    if hint == tuple[int, ...]:
+        if not isinstance(value, list) or any(type(entry) is not int for entry in value):
+            raise UsageError(f"{where} must be a list of integers, not {value!r}")
+        return tuple(value)
     if origin in (types.UnionType, typing.Union):  # `int | None`: TOML has no null, so the other one
         (hint,) = (choice for choice in choices if choice is not types.NoneType)
         return _value(hint, value, where)
@@ -241,8 +245,8 @@ def _value(hint: Any, value: object, where: str) -> Any:
 # -- TOML out --------------------------------------------------------------------------------------------------
 
 
-def to_toml(config: RunConfig) -> str:
-    """The whole configuration, defaults included; `load_config` reads it back to an equal one."""
+def to_toml(config: object) -> str:
+    """The whole configuration, defaults included; `parse` reads it back to an equal one."""
     scalars: list[str] = []
     tables: list[str] = []
     for name, value in _items(config):

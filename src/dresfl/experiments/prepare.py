@@ -1,7 +1,8 @@
 """From a configuration and a data set to a session, integer rows and dropouts: what every method starts from."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -18,7 +19,7 @@ from dresfl.model import Dense, Network
 from dresfl.protocol import Session
 from dresfl.quantize import Quantizer
 
-from .config import RunConfig
+from .config import Data, RunConfig
 
 # Values of the widest layer that an evaluation holds at a time, in float64.
 _EVALUATED_AT_A_TIME = {"cpu": 2**21, "cuda": 2**26}
@@ -35,25 +36,34 @@ class Prepared:
     quantizer: Quantizer
     session: Session
     dropouts: Dropouts
-    _test: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def client_data(self) -> list[tuple[Tensor, Tensor]]:
         """Each client's integer inputs (m,F), int16 if they fit and else int32, and one-hot targets (m,C)."""
         train = self.split.train
-        inputs = flat_inputs(train)
-        dtype = self._narrowest(inputs)
-        return [
-            (
-                self._integers(inputs, torch.from_numpy(rows), dtype),
-                torch.nn.functional.one_hot(torch.from_numpy(train.labels[rows]), train.num_classes).to(torch.int32),
-            )
-            for rows in self.parts
-        ]
+        dtype = _narrowest(self.quantizer, train)
+        return [integer_rows(train, self.quantizer, rows, dtype) for rows in self.parts]
 
     def accuracy(self, weights: Tensor) -> float:
         """The share of the test set that the integer weights classify right, computed where the weights are."""
-        network = self.session.network
-        rows, labels = self._test_rows(weights.device)
+        return self._evaluation.accuracy(weights)
+
+    @cached_property
+    def _evaluation(self) -> "Evaluation":
+        return Evaluation(self.session.network, self.quantizer, self.split.test)
+
+
+@final
+class Evaluation:
+    """A test set as integers: made once, and kept on the devices where weights are evaluated."""
+
+    def __init__(self, network: Network, quantizer: Quantizer, test: DataSet) -> None:
+        self._network, self._quantizer, self._test = network, quantizer, test
+        self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def accuracy(self, weights: Tensor) -> float:
+        """The share of the test set that the integer weights classify right, computed where the weights are."""
+        network = self._network
+        rows, labels = self._rows_on(weights.device)
         widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in network.parameters)
         step = max(1, _EVALUATED_AT_A_TIME[weights.device.type] // widest)
         right = torch.zeros((), dtype=torch.int64, device=weights.device)
@@ -64,34 +74,38 @@ class Prepared:
             right += (outputs.argmax(1) == labels[part]).sum()
         return int(right) / len(rows)
 
-    def _test_rows(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The test set's integer inputs and its labels on a device: made once, for all evaluations."""
-        if device not in self._test:
-            test = self.split.test
-            inputs = flat_inputs(test)
-            rows = self._integers(inputs, torch.arange(test.num_rows), self._narrowest(inputs))
-            self._test[device] = rows.to(device), torch.from_numpy(test.labels).to(device)
-        return self._test[device]
-
-    def _integers(self, inputs: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """The integers of some rows of the inputs."""
-        out = torch.empty(len(rows), inputs.shape[1], dtype=dtype)
-
-        def work(piece: slice) -> None:
-            out[piece] = self.quantizer.integers(inputs[rows[piece]])
-
-        in_pieces(work, *out.shape)
-        return out
-
-    def _narrowest(self, inputs: Tensor) -> torch.dtype:
-        """The narrower of int16 and int32 that holds the integers of all inputs."""
-        low, high = self.quantizer.integers(torch.stack(inputs.aminmax())).tolist()
-        return torch.int16 if low >= -(2**15) and high < 2**15 else torch.int32
+    def _rows_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._rows:
+            test, dtype = self._test, _narrowest(self._quantizer, self._test)
+            rows, _ = integer_rows(test, self._quantizer, np.arange(test.num_rows), dtype)
+            self._rows[device] = rows.to(device), torch.from_numpy(test.labels).to(device)
+        return self._rows[device]
 
 
 def flat_inputs(data: DataSet) -> Tensor:
     """A data set's inputs as (rows,F)."""
     return torch.from_numpy(data.inputs).flatten(1)
+
+
+def integer_rows(
+    data: DataSet, quantizer: Quantizer, rows: np.ndarray, dtype: torch.dtype = torch.int32
+) -> tuple[Tensor, Tensor]:
+    """Some rows as a client shares them: integer inputs (m,F) and one-hot targets (m,C)."""
+    inputs, chosen = flat_inputs(data), torch.from_numpy(rows)
+    out = torch.empty(len(rows), inputs.shape[1], dtype=dtype)
+
+    def work(piece: slice) -> None:
+        out[piece] = quantizer.integers(inputs[chosen[piece]])
+
+    in_pieces(work, *out.shape)
+    targets = torch.nn.functional.one_hot(torch.from_numpy(data.labels[rows]), data.num_classes)
+    return out, targets.to(torch.int32)
+
+
+def _narrowest(quantizer: Quantizer, data: DataSet) -> torch.dtype:
+    """The narrower of int16 and int32 that holds the integers of all inputs."""
+    low, high = quantizer.integers(torch.stack(flat_inputs(data).aminmax())).tolist()
+    return torch.int16 if low >= -(2**15) and high < 2**15 else torch.int32
 
 
 def load_split(config: RunConfig, folder: Path | None, watch: Watch = lambda done, total: None) -> Split:
@@ -119,7 +133,7 @@ def prepare(
         split = load_split(config, folder, watch)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
-    parts = _partition(config, split.train)
+    parts = partition(config.data, config.federation.num_clients, config.seed, split.train)
     federation = config.federation
     session = Session(
         network=network,
@@ -159,14 +173,14 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
     return network
 
 
-def _partition(config: RunConfig, data: DataSet) -> list[np.ndarray]:
-    clients = config.federation.num_clients
-    if config.data.partition == "label-sorted":
+def partition(settings: Data, clients: int, seed: int, data: DataSet) -> list[np.ndarray]:
+    """Which rows of a training set each client gets."""
+    if settings.partition == "label-sorted":
         return list(label_sorted(data.labels, clients))
-    generator = np.random.default_rng(config.seed)
-    if config.data.partition == "iid":
+    generator = np.random.default_rng(seed)
+    if settings.partition == "iid":
         return list(iid(data.labels, clients, generator))
-    return list(dirichlet(data.labels, clients, config.data.alpha, generator))
+    return list(dirichlet(data.labels, clients, settings.alpha, generator))
 
 
 def _dropouts(config: RunConfig) -> Dropouts:

@@ -57,6 +57,14 @@ class Progress:
     def mean_survivors(self) -> float:
         return self.answers / max(1, self.round_number)
 
+    def count(self, record: RoundRecord, answers: int) -> None:
+        """Take a round into account."""
+        self.round_number = record.round_number + 1
+        self.answers += answers
+        self.skipped += record.outcome == "skipped"
+        self.alarms += record.outcome == "refused"
+        self.peak_bits = max(self.peak_bits, record.peak_bits)
+
 
 Watcher = Callable[[Progress, RoundRecord, int], None]
 
@@ -124,14 +132,14 @@ def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
     config, session = prepared.config, prepared.session
     server = Server(session, config.optimizer, config.rounds)
     federation = LocalFederation(session, server, prepared.client_data(), prepared.dropouts, config.engine)
-    progress = _restore(server, out)
+    progress = restore(server, out)
     started = time.monotonic() - progress.seconds
-    with _Metrics(out / "metrics.jsonl", progress.metrics_bytes) as metrics:
+    with Metrics(out / "metrics.jsonl", progress.metrics_bytes) as metrics:
 
         def checkpoint() -> None:
             progress.seconds = time.monotonic() - started
             progress.metrics_bytes = metrics.sync()
-            save_tensors(_checkpoint(out), server.state(), {"progress": dataclasses.asdict(progress)})
+            save_tensors(checkpoint_path(out), server.state(), {"progress": dataclasses.asdict(progress)})
 
         whole = True  # whether server, counters and metrics agree
         try:
@@ -141,7 +149,7 @@ def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
                 if server.round_number % config.evaluate_every == 0 or server.done:
                     progress.accuracy = prepared.accuracy(server.weights)
                     progress.seconds = time.monotonic() - started
-                    metrics.write(_line(progress, record))
+                    metrics.write(metrics_line(progress, record))
                 whole = True
                 watch(progress, record, answers)
                 if server.round_number % config.checkpoint_every == 0 and not server.done:
@@ -155,17 +163,13 @@ def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
 
 
 def _play(
-    federation: LocalFederation, limit: int, progress: Progress, metrics: "_Metrics", watch: Watcher
+    federation: LocalFederation, limit: int, progress: Progress, metrics: "Metrics", watch: Watcher
 ) -> tuple[RoundRecord, int]:
     """Play up to `limit` rounds, count them, and return the last; `watch` sees the ones before it."""
     played = federation.run_rounds(limit)
     for place, (record, answers) in enumerate(played, 1):
-        progress.round_number = record.round_number + 1
-        progress.answers += answers
-        progress.skipped += record.outcome == "skipped"
-        progress.peak_bits = max(progress.peak_bits, record.peak_bits)
+        progress.count(record, answers)
         if record.outcome == "refused":
-            progress.alarms += 1
             metrics.write({"round": record.round_number, "alarm": record.reason})
         if place < len(played):
             watch(progress, record, answers)
@@ -177,7 +181,8 @@ def _until_stop(config: RunConfig, round_number: int) -> int:
     return min(every - round_number % every for every in (config.evaluate_every, config.checkpoint_every))
 
 
-def _line(progress: Progress, record: RoundRecord) -> dict[str, Any]:
+def metrics_line(progress: Progress, record: RoundRecord) -> dict[str, Any]:
+    """What metrics.jsonl says of an evaluation."""
     return {
         "round": progress.round_number,
         "test_accuracy": progress.accuracy,
@@ -231,7 +236,8 @@ def _finish(prepared: Prepared, server: Server, progress: Progress, out: Path) -
 # -- the run's folder ------------------------------------------------------------------------------------------
 
 
-def _checkpoint(out: Path) -> Path:
+def checkpoint_path(out: Path) -> Path:
+    """Where a run's folder keeps the server's state."""
     return out / "checkpoint.safetensors"
 
 
@@ -267,10 +273,11 @@ def _check_same(config: RunConfig, out: Path) -> None:
         )
 
 
-def _restore(server: Server, out: Path) -> Progress:
-    if not _checkpoint(out).exists():
+def restore(server: Server, out: Path) -> Progress:
+    """Continue from the run's checkpoint, if there is one; how the run stands."""
+    if not checkpoint_path(out).exists():
         return Progress()
-    tensors, meta = load_tensors(_checkpoint(out))
+    tensors, meta = load_tensors(checkpoint_path(out))
     server.restore(tensors)
     stored = meta.get("progress")
     known = dataclasses.asdict(Progress())
@@ -279,12 +286,12 @@ def _restore(server: Server, out: Path) -> Progress:
         or stored.keys() != known.keys()
         or any(type(stored[key]) not in (int, float) for key in known)
     ):
-        raise CheckpointError(f"{_checkpoint(out)} has no valid progress", "delete the run's folder to start over")
+        raise CheckpointError(f"{checkpoint_path(out)} has no valid progress", "delete the run's folder to start over")
     return Progress(**stored)
 
 
 @final
-class _Metrics:
+class Metrics:
     """metrics.jsonl, cut back to what the checkpoint knows, then appended to."""
 
     def __init__(self, path: Path, valid_bytes: int) -> None:
@@ -299,7 +306,7 @@ class _Metrics:
             raise DresError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
         self._path = path
 
-    def __enter__(self) -> "_Metrics":
+    def __enter__(self) -> "Metrics":
         return self
 
     def __exit__(self, *exception: object) -> None:

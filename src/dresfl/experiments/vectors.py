@@ -1,4 +1,4 @@
-"""Test vectors: one small round in full, so that another implementation can be held against this one.
+"""Test vectors: one small round in full, envelopes and frames, for other implementations to be held against.
 
 Numbers are decimal strings. Residues lie in [0, p). The "secrets" are fixed strings, published here: they are for
 testing and for nothing else.
@@ -18,13 +18,16 @@ from dresfl.field import Domain, PublicStream, SecretSeed
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
 
-FORMAT = "dresfl vectors 1"
+FORMAT = "dresfl vectors 3"
 _ROUND = 3
 _ABSENT = 4  # this client does not answer
 
 
 def make_vectors() -> dict[str, Any]:
     """One round of ten clients: K = 2, T = 1, a 3-2-2 network with one square, row counts that 2 does not divide."""
+    from .network_vectors import make_network_vectors  # these two need the extra `network`
+    from .sealing_vectors import make_sealing_vectors
+
     network = Network((Dense(2), Square(), Dense(2)), (3,), input_bits=2, weight_bits=4)
     session = Session(network, 10, 2, 1, batch_size=3, client_rows=(2, 3, 1, 2, 2, 3, 2, 2, 1, 2), seed=7)
     field, code = session.field, session.code
@@ -43,7 +46,7 @@ def make_vectors() -> dict[str, Any]:
     masks = []
     for i in range(session.num_clients):
         rows = torch.arange(session.coded_rows(i))
-        keys = SecretSeed(secrets[i]).mask_key(session.session_id).expand(len(rows), 8)
+        keys = SecretSeed(secrets[i]).mask_key(session.sharing_id).expand(len(rows), 8)
         masks.append(field.uniform(keys, rows, session.max_colluders * session.row_width))  # (M,rows,T·W)
     batch = session.batch_rows(_ROUND)
 
@@ -65,6 +68,7 @@ def make_vectors() -> dict[str, Any]:
         "recovery_threshold": session.recovery_threshold,
         "seed": session.seed,
         "round": _ROUND,
+        "sharing_id": session.sharing_id.hex(),
         "session_id": session.session_id.hex(),
         "moduli": [str(p) for p in field.moduli],
         "data_points": list(code.data_points),
@@ -86,6 +90,8 @@ def make_vectors() -> dict[str, Any]:
             "task": task.encode(session).hex(),
             "answer": answers[0].encode(session).hex(),
         },
+        "sealing": make_sealing_vectors(),
+        "network": make_network_vectors(),
     }
 
 

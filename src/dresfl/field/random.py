@@ -60,9 +60,17 @@ class SecretSeed:
         """The key words (8,) int32, for the kernel."""
         return key_words(self._key)
 
-    def mask_key(self, session_id: bytes) -> Tensor:
-        """The key words of one session's masks. Another session, other masks, even if a seed is kept."""
-        return key_words(hmac.digest(self._key, b"dresfl masks" + session_id, "sha256"))
+    def mask_key(self, sharing_id: bytes) -> Tensor:
+        """The key words of one sharing's masks. Another sharing, other masks, even if a seed is kept."""
+        return key_words(hmac.digest(self._key, b"dresfl masks" + sharing_id, "sha256"))
+
+    def derive(self, purpose: bytes) -> "SecretSeed":
+        """A seed of its own for one purpose; neither it nor several of them tell anything of this one."""
+        return SecretSeed(hmac.digest(self._key, b"dresfl derive" + purpose, "sha256"))
+
+    def tag(self) -> bytes:
+        """16 public bytes that tell two seeds apart and say nothing else of them."""
+        return hmac.digest(self._key, b"dresfl tag", "sha256")[:16]
 
     def __repr__(self) -> str:
         return "SecretSeed(<redacted>)"

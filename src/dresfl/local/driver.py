@@ -47,7 +47,7 @@ class LocalFederation:
         self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
-        self.keys = torch.stack([secret.mask_key(session.session_id) for secret in secrets])
+        self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
         self._blocks = RoundBlocks(session, server, self) if torch.device(session.device).type == "cuda" else None
 
     def __reduce__(self) -> NoReturn:

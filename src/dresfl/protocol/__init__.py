@@ -1,19 +1,25 @@
 """Client and Server state machines and their messages: no I/O, no clock, no threads."""
 
-from .client import Client, check_rows
+from .client import Client, answer_from_shares, check_rows
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
 from .session import BatchRows, Session, choose_field, encode_rows, expand_masks
+from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 __all__ = [
     "Answer",
+    "AnsweredRounds",
     "BatchRows",
     "Client",
+    "MemoryAnswers",
+    "MemoryTable",
     "RoundRecord",
     "Server",
     "Session",
     "Share",
+    "ShareTable",
     "Task",
+    "answer_from_shares",
     "check_rows",
     "choose_field",
     "encode_rows",

@@ -1,6 +1,7 @@
 """A client as a state machine: deal shares of its own rows, keep those of others, answer tasks."""
 
-from typing import final
+from collections.abc import Sequence
+from typing import NoReturn, final
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
 from .session import Session, encode_rows
+from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 
 def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -32,28 +34,45 @@ def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -
 class Client:
     """One organisation. Its data and secret stay here; only shares and answers leave."""
 
-    def __init__(self, session: Session, index: int, secret: SecretSeed, inputs: Tensor, targets: Tensor) -> None:
-        """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`."""
+    def __init__(
+        self,
+        session: Session,
+        index: int,
+        secret: SecretSeed,
+        inputs: Tensor,
+        targets: Tensor,
+        held: ShareTable | None = None,
+        answered: AnsweredRounds | None = None,
+    ) -> None:
+        """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`.
+
+        held: where the shares are, of this session's sharing and this index. answered: what was answered in this
+        session. Both in memory if None: a client that may be restarted needs `dresfl.party.ShareStore`'s.
+        """
         self.session = session
         self.index = index
         self._secret = secret
         self._rows = check_rows(session, index, inputs, targets)
-        self._held: dict[int, Tensor] = {}
-        self._answered: dict[int, str] = {}  # each round's weights: no batch is answered for a second set
-        self._missing: dict[int, set[int]] = {
-            dealer: set(range(session.coded_rows(dealer))) for dealer in range(session.num_clients)
-        }
+        self._held = MemoryTable(session) if held is None else held
+        self._answered = MemoryAnswers() if answered is None else answered
 
     def __repr__(self) -> str:
-        return f"Client({self.index}, missing={sum(map(len, self._missing.values()))} rows)"
+        return f"Client({self.index}, missing={sum(map(len, self.missing()))} rows)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Client holds secrets and is not pickled")
 
     def deal(self, receiver: int, first_row: int = 0, count: int | None = None) -> Share:
         """The share of `count` coded rows for one receiver. The masks come from the secret, so it is repeatable."""
+        return self.deal_to([receiver], first_row, count)[0]
+
+    def deal_to(self, receivers: Sequence[int], first_row: int = 0, count: int | None = None) -> list[Share]:
+        """The shares of `count` coded rows for several receivers: their masks are expanded once."""
         hidden = self.session.shard_rows(self.index)
         rows = torch.arange(hidden.shape[0])[first_row : None if count is None else first_row + count]
-        keys = self._secret.mask_key(self.session.session_id).expand(rows.shape[0], 8)
-        shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], [receiver])
-        return Share(self.index, receiver, first_row, shares[:, 0])
+        keys = self._secret.mask_key(self.session.sharing_id).expand(rows.shape[0], 8)
+        shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], receivers)
+        return [Share(self.index, receiver, first_row, shares[:, i]) for i, receiver in enumerate(receivers)]
 
     def receive(self, share: Share) -> None:
         """Keep a share that a dealer made for this client."""
@@ -66,34 +85,37 @@ class Client:
         now = range(share.first_row, share.first_row + count)
         if tuple(share.residues.shape) != (moduli, count, width) or not 0 <= now.start < now.stop <= rows:
             raise MessageError(f"a share of shape {tuple(share.residues.shape)} at row {now.start} does not fit")
-        if share.dealer not in self._held:
-            self._held[share.dealer] = torch.zeros((moduli, rows, width), dtype=torch.int32)
-        held, coming = self._held[share.dealer], share.residues.to("cpu", torch.int32)
-        known = [row for row in now if row not in self._missing[share.dealer]]
-        if known and not torch.equal(held[:, known], coming[:, [row - now.start for row in known]]):
-            raise MessageError(f"dealer {share.dealer} sent other residues for rows it had shared already")
-        held[:, now.start : now.stop] = coming
-        self._missing[share.dealer].difference_update(now)
+        self._held.put(share.dealer, share.first_row, share.residues)
+
+    def missing(self) -> list[range]:
+        """The rows that have not come, dealer by dealer."""
+        return [rows for dealer in range(self.session.num_clients) for rows in self._held.missing(dealer)]
 
     @property
     def ready(self) -> bool:
         """Whether every dealer's share has come."""
-        return not any(self._missing.values())
+        return not any(self._held.missing(dealer) for dealer in range(self.session.num_clients))
 
     def answer(self, task: Task) -> Answer:
-        """The gradient of the task's weights on this client's coded rows of the round's batch."""
-        if not self.ready:
-            raise MessageError(f"client {self.index} lacks shares and cannot answer", "finish the sharing first")
-        session = self.session
-        weights = weights_sha256(task.weights)
-        if self._answered.setdefault(task.round_number, weights) != weights:
-            raise MessageError(
-                f"round {task.round_number} was answered for other weights",
-                "a client answers each batch for one set of weights",
-            )
-        batch = session.batch_rows(task.round_number)
-        rows = [self._held[d][:, r] for d, r in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)]
-        coded = torch.stack(rows, 1).unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
-        size = session.network.input_size
-        gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
-        return Answer(task.round_number, self.index, gradient[:, 0])
+        """The gradient of the task's weights on this client's coded rows of the round's batch.
+
+        The round is claimed for these weights before anything is computed: no batch is answered for a second set.
+        """
+        return answer_from_shares(self.session, self.index, self._held, self._answered, task)
+
+
+def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
+    """A client's answer to a task. It needs shares alone: neither the client's rows nor its secret."""
+    if any(held.missing(dealer) for dealer in range(session.num_clients)):
+        raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
+    if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
+        raise MessageError(
+            f"round {task.round_number} was answered for other weights",
+            "a client answers each batch for one set of weights",
+        )
+    batch = session.batch_rows(task.round_number)
+    rows = held.rows(batch.dealers, batch.rows)  # (M,B,W)
+    coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
+    size = session.network.input_size
+    gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
+    return Answer(task.round_number, index, gradient[:, 0])

@@ -1,11 +1,12 @@
 """The messages of the protocol, byte by byte. All integers are little-endian and unsigned unless said.
 
-    version u8 = 1 | kind u8 | session 16 bytes | then by kind
+    version u8 = 1 | kind u8 | identity 16 bytes | then by kind
     1 Share    dealer u16 | receiver u16 | first_row u32 | rows u32 | residues M·rows·W
     2 Task     round u32 | weights P · i32
     3 Answer   round u32 | client u16 | residues M·P
 
-Residues are packed in 1, 2 or 3 bytes each, channel-major. A wrong version, kind, session, length or number, or a
+The identity is the sharing's for a Share, which outlives a run, and the session's for the others.
+Residues are packed in 1, 2 or 3 bytes each, channel-major. A wrong version, kind, identity, length or number, or a
 residue not below its modulus: refused with MessageError, before anything is used.
 """
 
@@ -28,23 +29,20 @@ _TASK = struct.Struct("<I")
 _ANSWER = struct.Struct("<IH")
 
 
-def _header(session: Session, kind: int) -> bytes:
-    return _HEADER.pack(VERSION, kind, session.session_id)
-
-
-def _open(data: bytes, session: Session, kind: int, body: struct.Struct) -> tuple[tuple[int, ...], memoryview]:
+def _open(data: bytes, identity: bytes, kind: int, body: struct.Struct) -> tuple[tuple[int, ...], memoryview]:
     """Check the header; return the body's fixed fields and what follows them."""
     if len(data) < _HEADER.size + body.size:
         raise MessageError(f"a message of {len(data)} bytes is too short")
-    version, found, session_id = _HEADER.unpack_from(data)
+    version, found, claimed = _HEADER.unpack_from(data)
     if version != VERSION:
         raise MessageError(f"version {version} is not spoken here", f"use a dresfl that speaks version {VERSION}")
     if found != kind:
         raise MessageError(f"message kind {kind} expected, {found} came")
-    if session_id != session.session_id:
+    if claimed != identity:
+        kind_of = "sharing" if kind == Share.KIND else "session"
         raise MessageError(
-            "the message belongs to another session",
-            "compare network, code, rows, batch, moduli, seed and nonce",
+            f"the message belongs to another {kind_of}",
+            "compare network, code, rows, batch, moduli, seed and nonces",
         )
     return body.unpack_from(data, _HEADER.size), memoryview(data)[_HEADER.size + body.size :]
 
@@ -74,13 +72,13 @@ class Share:
         raise TypeError("a Share is not pickled")
 
     def encode(self, session: Session) -> bytes:
-        head = _header(session, self.KIND)
+        head = _HEADER.pack(VERSION, self.KIND, session.sharing_id)
         body = _SHARE.pack(self.dealer, self.receiver, self.first_row, self.residues.shape[1])
         return head + body + session.field.pack(self.residues)
 
     @classmethod
     def decode(cls, data: bytes, session: Session) -> "Share":
-        (dealer, receiver, first, rows), rest = _open(data, session, cls.KIND, _SHARE)
+        (dealer, receiver, first, rows), rest = _open(data, session.sharing_id, cls.KIND, _SHARE)
         _client(session, receiver)
         if rows < 1 or first + rows > session.coded_rows(_client(session, dealer)):
             raise MessageError(f"rows {first}..{first + rows} do not exist at client {dealer}")
@@ -100,13 +98,13 @@ class Task:
     def encode(self, session: Session) -> bytes:
         if bool(((self.weights <= -(2**31)) | (self.weights >= 2**31)).any()):
             raise MessageError("a weight does not fit 32 bits", "the training diverged: lower the learning rate")
-        head = _header(session, self.KIND)
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
         words = self.weights.to(torch.int32).contiguous().numpy().astype("<i4")
         return head + _TASK.pack(self.round_number) + words.tobytes()
 
     @classmethod
     def decode(cls, data: bytes, session: Session) -> "Task":
-        (round_number,), rest = _open(data, session, cls.KIND, _TASK)
+        (round_number,), rest = _open(data, session.session_id, cls.KIND, _TASK)
         expected = 4 * session.network.num_parameters
         if len(rest) != expected:
             raise MessageError(f"{expected} bytes of weights expected, {len(rest)} came")
@@ -131,12 +129,12 @@ class Answer:
         return f"Answer(round_number={self.round_number}, client={self.client}, <redacted>)"
 
     def encode(self, session: Session) -> bytes:
-        head = _header(session, self.KIND)
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
         return head + _ANSWER.pack(self.round_number, self.client) + session.field.pack(self.residues)
 
     @classmethod
     def decode(cls, data: bytes, session: Session) -> "Answer":
-        (round_number, client), rest = _open(data, session, cls.KIND, _ANSWER)
+        (round_number, client), rest = _open(data, session.session_id, cls.KIND, _ANSWER)
         residues = session.field.unpack(rest, (session.network.num_parameters,))
         return cls(round_number, _client(session, client), residues)
 

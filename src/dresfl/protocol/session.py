@@ -63,7 +63,8 @@ class Session:
     client_rows: tuple[int, ...]
     seed: int
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
-    nonce: bytes = b""  # fresh public bytes that tell two runs of the same parameters apart, over a network
+    nonce: bytes = b""  # over a network: fresh public bytes, new with every sharing
+    run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     device: str = "cpu"  # where this party computes: its own affair, and no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -128,18 +129,35 @@ class Session:
         return PublicStream(self.seed, self.device)
 
     @cached_property
+    def sharing_digest(self) -> bytes:
+        """SHA-256 of everything that decides what a share is, and nothing else."""
+        return _digest(
+            {
+                "code": [self.num_clients, self.num_shards, self.max_colluders],
+                "client_rows": self.client_rows,
+                "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
+                "moduli": self.field.moduli,
+                "nonce": self.nonce.hex(),
+            }
+        )
+
+    @property
+    def sharing_id(self) -> bytes:
+        """16 bytes that shares and masks belong to. A share outlives a run: other runs on the same rows reuse it."""
+        return self.sharing_digest[:16]
+
+    @cached_property
     def session_id(self) -> bytes:
-        """16 bytes that every message carries: parties with other parameters refuse it."""
+        """16 bytes that tasks and answers carry: parties with other parameters, or in another run, refuse them."""
         described = {
+            "sharing": self.sharing_digest.hex(),
             "layers": [[type(layer).__name__, asdict(layer)] for layer in self.network.layers],  # type: ignore[call-overload]
-            "network": [self.network.input_shape, self.network.input_bits, self.network.weight_bits],
-            "code": [self.num_clients, self.num_shards, self.max_colluders],
-            "rows": [self.batch_size, *self.client_rows],
-            "moduli": self.field.moduli,
+            "network": [self.network.input_shape, self.network.weight_bits],
+            "batch_size": self.batch_size,
             "seed": self.seed,
-            "nonce": self.nonce.hex(),
+            "run_nonce": self.run_nonce.hex(),
         }
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()[:16]
+        return _digest(described)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -186,6 +204,10 @@ class Session:
         rows = places - torch.tensor(self._ends)[dealers] + counts
         whole = counts // shards
         return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, rows - whole * (shards - 1)))
+
+
+def _digest(described: dict[str, object]) -> bytes:
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()
 
 
 def choose_field(

@@ -1,0 +1,99 @@
+"""Commands for real parties: a coordinator, a site, and a trial of both on one machine.
+
+What they need is imported inside them: the extra `network` is for those who use them.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dresfl.errors import DresError, UsageError
+
+from . import display
+
+if TYPE_CHECKING:
+    from dresfl.grpc import Log
+
+ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Coordinate a federation: relay sealed shares, send weights, decode gradients. One port; logs are JSON lines.
+
+    Stopped or killed, it goes on where it was when it is started again.
+    """
+    from dresfl.experiments.network.config import ServerConfig, load_party
+    from dresfl.experiments.network.coordinate import run_server
+
+    with _logging() as log:
+        summary = run_server(load_party(ServerConfig, config), log)
+    _show(summary, as_json)
+
+
+def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Take part as one organisation: share rows once, then answer rounds. Connects outwards only; needs no open port.
+
+    Stopped or killed, it goes on where it was when it is started again.
+    """
+    from dresfl.experiments.network.config import SiteConfig, load_party
+    from dresfl.experiments.network.participate import run_site
+
+    with _logging() as log:
+        summary = run_site(load_party(SiteConfig, config), log)
+    _show(summary, as_json)
+
+
+def federate_command(
+    clients: Annotated[int, typer.Option(help="N: how many sites.")] = 9,
+    preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
+    kill: Annotated[int, typer.Option(help="Kill this many sites mid-run, and restart one.")] = 0,
+    kill_server: Annotated[bool, typer.Option("--kill-server", help="Kill and restart the coordinator too.")] = False,
+    engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for keys, stores and logs; default: a temporary one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Try it: a coordinator and its sites as real processes on this machine, with fresh keys; kill some on the way."""
+    from dresfl.experiments.federate import Trial, federate
+    from dresfl.experiments.federate_flower import federate_flower, federate_simulation
+
+    engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
+    if engine not in engines:
+        raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
+    trial = Trial(preset, clients, kill, kill_server, tuple(settings or ()), seed, data)
+    with contextlib.ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
+        result = engines[engine](trial, folder, display.note)
+    _show({key: value for key, value in result.items() if key != "versions"}, as_json)
+    if not result["clients_agree"]:
+        raise DresError("the clients ended with other weights than the coordinator")
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator["Log"]:
+    """The process's log; an error that ends it is its last line."""
+    from dresfl.grpc import core_lines_as_events
+
+    with core_lines_as_events() as log:
+        try:
+            yield log
+        except DresError as error:
+            log("error", reason=str(error), hint=error.hint)
+            raise
+
+
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        display.print_pairs(str(result["name"]), {key: value for key, value in result.items() if key != "name"})

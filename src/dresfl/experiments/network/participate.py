@@ -1,0 +1,43 @@
+"""A site's run: its rows, its store, and the network."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from dresfl.checkpoint import save_tensors
+from dresfl.grpc import Log, Site
+from dresfl.model import weights_sha256
+from dresfl.party import ShareStore, data_digest
+from dresfl.protocol import Task
+
+from ..training import threads
+from .config import SiteConfig, load_agreement, load_credentials
+from .coordinate import stopping_on_signals
+from .rows import site_rows
+
+
+def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
+    """Take part in a run until it is complete; return what came of it."""
+    credentials = load_credentials(config.keys)
+    agreement = load_agreement(config, credentials.roster)
+    rows = site_rows(config.data, agreement, credentials.roster.index_of(credentials.identity.member))
+
+    async def run(site: Site) -> Task:
+        with stopping_on_signals():
+            return await site.run()
+
+    with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows)) as store:
+        site = Site(config.site_settings(), agreement, credentials, store, rows, log)
+        final_task = asyncio.run(run(site))
+    digest = weights_sha256(final_task.weights)
+    if config.model:
+        network = agreement.network
+        description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
+        save_tensors(Path(config.model), network.tensors(final_task.weights), description)
+    return {
+        "name": credentials.identity.name,
+        "client": site.index,
+        "rounds": final_task.round_number,
+        "rounds_answered": site.rounds_answered,
+        "weights_sha256": digest,
+    }

@@ -1,0 +1,149 @@
+"""What all parties must hold alike before they begin, and the session that follows from it.
+
+Every party writes the agreement down for itself, from its own configuration; only its digest travels. Row counts and
+nonces become known when the parties meet: the agreement, they, and nothing else, make the session.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import final
+
+from dresfl.errors import UsageError
+from dresfl.model import Layer, Network
+from dresfl.protocol import Session
+from dresfl.quantize import Quantizer
+
+FORMAT = "dresfl agreement 1"
+
+
+@final
+@dataclass(frozen=True)
+class Agreement:
+    """The public parameters of a federation, the same at every party.
+
+    >>> from dresfl.model import Dense
+    >>> agreement = Agreement((Dense(2),), (3,), num_clients=3, rounds=10)
+    >>> make_session(agreement, (5, 4, 6), nonce=b"sharing", run_nonce=b"run").recovery_threshold
+    3
+    """
+
+    layers: tuple[Layer, ...]
+    input_shape: tuple[int, ...]
+    num_clients: int
+    rounds: int
+    input_bits: int = 4
+    weight_bits: int = 10
+    shift: float = 0.0  # added to real inputs before they are rounded
+    input_bound: float = 1.0  # no |input|, shift included, is larger: the moduli depend on it
+    num_shards: int = 1
+    max_colluders: int = 1
+    batch_size: int = 64
+    seed: int = 0
+    roster: str = ""  # hex digest of the roster
+
+    def __post_init__(self) -> None:
+        for name in ("shift", "input_bound"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 have one digest
+        if not math.isfinite(self.shift):
+            raise UsageError(f"shift must be finite, not {self.shift}")
+        if not 0 < self.input_bound < math.inf:
+            raise UsageError(f"input_bound must be positive and finite, not {self.input_bound}")
+        if not 1 <= self.rounds < 2**32:
+            raise UsageError(f"rounds must lie in 1..2^32-1, not {self.rounds}")
+        _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
+
+    @property
+    def quantizer(self) -> Quantizer:
+        """How a client turns its real inputs into the integers it shares."""
+        return Quantizer(self.input_bits, self.shift)
+
+    @cached_property
+    def network(self) -> Network:
+        return Network(
+            self.layers,
+            self.input_shape,
+            self.input_bits,
+            self.weight_bits,
+            input_magnitude=max(0.0, math.log2(self.input_bound)),
+        )
+
+    def described(self) -> dict[str, object]:
+        """The agreement as plain values, as its JSON has them."""
+        values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
+        values["layers"] = [{"kind": type(layer).__name__.lower(), **asdict(layer)} for layer in self.layers]  # type: ignore[call-overload]
+        values["input_shape"] = list(self.input_shape)
+        return values
+
+    def encode(self) -> bytes:
+        """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
+        return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON: parties with another one refuse each other."""
+        return hashlib.sha256(self.encode()).digest()
+
+    def differences(self, other: bytes) -> list[str]:
+        """How another party's `encode` differs, one line for each key: for a refusal's log line and nothing else.
+
+        `other` is foreign: anything may be in it, and what cannot be read is said to be so.
+        """
+        try:
+            theirs = json.loads(other)
+        except (ValueError, RecursionError):
+            theirs = None
+        if not isinstance(theirs, Mapping):
+            return ["theirs cannot be read"]
+        ours = self.described()
+        keys = sorted({*ours, *(key for key in theirs if isinstance(key, str))})
+        absent = object()
+        return [
+            f"{_short(key)}: {_short(ours.get(key, '-'))} here, {_short(theirs.get(key, '-'))} there"
+            for key in keys
+            if ours.get(key, absent) != theirs.get(key, absent)
+        ][:20]
+
+
+def _short(value: object) -> str:
+    text = ascii(value) if not isinstance(value, str) else ascii(value)[1:-1]
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def make_session(
+    agreement: Agreement,
+    client_rows: Sequence[int],
+    nonce: bytes,
+    run_nonce: bytes,
+    device: str = "cpu",
+) -> Session:
+    """The session of an agreement, once row counts and nonces are known. Every party makes it for itself.
+
+    nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
+    """
+    return Session(
+        network=agreement.network,
+        num_clients=agreement.num_clients,
+        num_shards=agreement.num_shards,
+        max_colluders=agreement.max_colluders,
+        batch_size=agreement.batch_size,
+        client_rows=tuple(client_rows),
+        seed=agreement.seed,
+        nonce=nonce,
+        run_nonce=run_nonce,
+        device=device,
+    )
+
+
+def sharing_nonce(server: bytes, contributions: Sequence[bytes]) -> bytes:
+    """The nonce of a new sharing: from the server's 16 fresh bytes and the clients' contributions, 32 each, in order.
+
+    Each client finds its own contribution in it (`ShareStore.owns`), so nobody can bring back a sharing that this
+    client's secret did not deal, and a new sharing never repeats an old one's identity.
+    """
+    if len(server) != 16 or any(len(part) != 32 for part in contributions):
+        raise UsageError("a sharing's nonce needs 16 bytes of the server and 32 of every client")
+    return hashlib.sha256(b"dresfl sharing nonce" + server + b"".join(contributions)).digest()

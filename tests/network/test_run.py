@@ -1,0 +1,38 @@
+"""Whole runs over real gRPC and TLS on loopback, sites as tasks in this process."""
+
+import asyncio
+from pathlib import Path
+
+from dresfl.model import weights_sha256
+
+from .federation import Consortium, Network
+
+
+def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
+    async def run() -> tuple[str, set[str]]:
+        network = Network(consortium)
+        hub = await network.start_hub()
+        sites = network.start_sites()
+        finals = await asyncio.gather(*sites.values())
+        server = await hub
+        return weights_sha256(server.weights), {weights_sha256(task.weights) for task in finals}
+
+    consortium = Consortium(tmp_path)
+    ours, theirs = asyncio.run(run())
+    assert ours == consortium.expected()
+    assert theirs == {ours}
+
+
+def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
+    async def run() -> Network:
+        network = Network(Consortium(tmp_path, rounds=30))
+        hub = await network.start_hub()
+        await asyncio.gather(*network.start_sites().values())
+        await hub
+        return network
+
+    network = asyncio.run(run())
+    assert len(network.hub_events.of("joined")) == 6
+    assert all(not events.of("disconnected") for events in network.site_events)
+    assert not network.hub_events.of("cut")
+    assert network.running.relay.spooled_bytes == 0

@@ -1,0 +1,694 @@
+"""SPEC.md against the test vectors: a second reader, made of the page's tables and formulas alone.
+
+Byte layouts are not written here but parsed from SPEC.md, and labels are looked up there: a wrong table or label on the
+page makes these tests fail. Only the last tests, of frames, moduli and limits, compare with the package itself.
+"""
+
+import hashlib
+import hmac
+import json
+import math
+import re
+import struct
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+ROOT = Path(__file__).parents[1]
+SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
+VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
+NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
+
+FRAMES = ["Hello", "Ready", "Reply", "Begin", "Weights", "Delta", "Done", "Wait"]
+FRAMES += ["Open", "Request", "Slice", "Holding", "Ack", "Reject"]
+
+
+# -- a decoder made of the page's tables -----------------------------------------------------------------------
+
+
+class Invalid(Exception):
+    """The page says that these bytes are refused."""
+
+
+@cache
+def table(name: str) -> tuple[tuple[str, str], ...]:
+    """The fields and types under a heading of SPEC.md."""
+    section = re.search(rf"^### {name}\n\n\| field \| type \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", SPEC, re.M)
+    assert section, f"SPEC.md has no table {name!r}"
+    rows = (line.split("|") for line in section[1].splitlines())
+    return tuple((cells[1].strip(), cells[2].strip()) for cells in rows)
+
+
+class Reader:
+    """Takes fields off the front."""
+
+    def __init__(self, data: bytes, sizes: dict[str, int]) -> None:
+        self.data, self.values = data, dict[str, Any](sizes)
+
+    def bytes(self, count: int) -> bytes:
+        if len(self.data) < count:
+            raise Invalid("too short")
+        taken, self.data = self.data[:count], self.data[count:]
+        return taken
+
+    def value(self, kind: str) -> Any:
+        if found := re.fullmatch(r"([ui])(8|16|32)( = (\d+))?", kind):
+            number = int.from_bytes(self.bytes(int(found[2]) // 8), "little", signed=found[1] == "i")
+            if found[4] and number != int(found[4]):
+                raise Invalid(f"{number} instead of {found[4]}")
+            return number
+        if found := re.fullmatch(r"(\w+) bytes", kind):
+            return self.bytes(self.values[found[1]] if not found[1].isdigit() else int(found[1]))
+        if found := re.fullmatch(r"(\w+) x \((.*)\)", kind):
+            fields = [field.strip().split(" ", 1)[1] for field in found[2].split(",")]
+            return [[self.value(field) for field in fields] for _ in range(self.values[found[1]])]
+        if found := re.fullmatch(r"residues \((.*)\)", kind):
+            _, *axes = (self.values[axis.strip()] for axis in found[1].split(","))
+            return self.residues(math.prod(axes))
+        if kind == "text" and len(self.data) > 1000:
+            raise Invalid("a text too long")
+        assert kind in ("text", "rest"), f"SPEC.md does not explain the type {kind!r}"
+        return self.bytes(len(self.data))
+
+    def residues(self, count: int) -> list[list[int]]:
+        moduli = self.values["moduli"]
+        width = -(-max(moduli).bit_length() // 8)
+        found = [[int.from_bytes(self.bytes(width), "little") for _ in range(count)] for _ in moduli]
+        if any(x >= p for p, channel in zip(moduli, found, strict=True) for x in channel):
+            raise Invalid("a residue not below its modulus")
+        return found
+
+
+def read(name: str, data: bytes, /, **sizes: Any) -> dict[str, Any]:
+    """Decode a message, frame or envelope as its table says; nothing may be left."""
+    reader = Reader(data, sizes)
+    for field, kind in table(name):
+        reader.values[field] = reader.value(kind)
+    if reader.data:
+        raise Invalid("too long")
+    return reader.values
+
+
+def pack(name: str, /, **fields: Any) -> bytes:
+    """Encode fixed fields as a table says."""
+    forms = {"u8": "B", "u16": "H", "u32": "I"}
+    out = b""
+    for field, kind in table(name):
+        value = fields[field]
+        if isinstance(value, bytes):
+            count = kind.removesuffix(" bytes")
+            assert len(value) == int(fields.get(count, count)), f"SPEC.md has {kind} for {name}.{field}"
+        out += value if isinstance(value, bytes) else struct.pack("<" + forms[kind], value)
+    return out
+
+
+def label(text: str) -> bytes:
+    """A quoted text of SPEC.md."""
+    assert f'"{text}"' in SPEC, f"SPEC.md does not mention {text!r}"
+    return text.encode()
+
+
+def block(name: str) -> str:
+    """A JSON text that SPEC.md shows."""
+    found = re.search(rf"```json {name}\n(.*)\n```", SPEC)
+    assert found, f"SPEC.md shows no {name}"
+    return found[1]
+
+
+def sha256(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+# -- section 2: parties ----------------------------------------------------------------------------------------
+
+
+def secret(what: str) -> bytes:
+    return sha256(label("dresfl vectors "), what.encode())
+
+
+def member(name: str) -> bytes:
+    """The public bytes of a party of the vectors, from the secrets that the page tells."""
+    scalar = int.from_bytes(secret(f"tls {name}"), "big")
+    tls = ec.derive_private_key(scalar, ec.SECP256R1()).public_key()
+    return pack(
+        "member",
+        length=len(name),
+        name=name.encode(),
+        sealing_key=X25519PrivateKey.from_private_bytes(secret(f"sealing {name}")).public_key().public_bytes_raw(),
+        signing_key=Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).public_key().public_bytes_raw(),
+        tls_spki_sha256=sha256(tls.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)),
+    )
+
+
+def signed(name: str, purpose: str, message: bytes) -> bytes:
+    whole = label("dresfl signature 1") + bytes([len(purpose)]) + label(purpose) + message
+    return Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).sign(whole)
+
+
+def roster_digest(maker: str, server: str, clients: list[str]) -> bytes:
+    parties = [member(maker), member(server), struct.pack("<I", len(clients)), *map(member, clients)]
+    return sha256(label("dresfl roster 1"), *parties)
+
+
+def digits(digest: bytes) -> str:
+    number = f"{int.from_bytes(digest, 'big') % 10**40:040}"
+    return " ".join(re.findall(".{5}", number))
+
+
+def test_parties() -> None:
+    for party in SEALING["parties"]:
+        own = member(party["name"])
+        assert own.hex() == party["public_bytes"]
+        assert signed(party["name"], "card", own).hex() == party["card_signature"]
+        assert digits(sha256(label("dresfl member 1"), own)) == party["fingerprint"]
+        found = read("member", own)
+        assert found["name"].decode() == party["name"]
+        for key in ("sealing_key", "signing_key", "tls_spki_sha256"):
+            assert found[key].hex() == party[key]
+
+
+def test_rosters() -> None:
+    roster = SEALING["roster"]
+    digest = roster_digest(roster["maker"], roster["server"], roster["clients"])
+    assert (digest.hex(), digits(digest)) == (roster["digest"], roster["fingerprint"])
+    assert signed(roster["maker"], "roster", digest).hex() == roster["signature"]
+    assert roster_digest("hub", "hub", NETWORK["clients"]).hex() == NETWORK["roster_sha256"]
+
+
+# -- sections 4 to 6: agreement and identities -----------------------------------------------------------------
+
+CLASSES = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", SPEC, re.M))
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def test_the_agreement() -> None:
+    assert block("agreement") == NETWORK["agreement"] == canonical(json.loads(NETWORK["agreement"]))
+    assert sha256(NETWORK["agreement"].encode()).hex() == NETWORK["agreement_sha256"]
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", SPEC, re.M))))
+    assert set(json.loads(NETWORK["agreement"])) <= named
+
+
+def test_layers_are_as_the_page_lists_them() -> None:
+    for layer in json.loads(NETWORK["agreement"])["layers"]:
+        row = re.search(rf"^\| `{layer['kind']}` \| `\w+` \|(.*)\|$", SPEC, re.M)
+        assert row
+        assert set(re.findall(r"`(\w+)`", row[1])) == set(layer) - {"kind"}
+
+
+def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], nonce: str) -> str:
+    shape, classes = agreement["input_shape"], agreement["layers"][-1]["units"]
+    code = [agreement[key] for key in ("num_clients", "num_shards", "max_colluders")]
+    row = [math.prod(shape), classes, agreement["input_bits"]]
+    return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
+
+
+def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
+    layers = [
+        [CLASSES[layer["kind"]], {key: value for key, value in layer.items() if key != "kind"}]
+        for layer in agreement["layers"]
+    ]
+    return json.dumps(
+        {
+            "sharing": sharing,
+            "layers": layers,
+            "network": [agreement["input_shape"], agreement["weight_bits"]],
+            "batch_size": agreement["batch_size"],
+            "seed": agreement["seed"],
+            "run_nonce": run_nonce,
+        },
+        sort_keys=True,
+    )
+
+
+def test_identities() -> None:
+    contributions = [bytes.fromhex(contribution) for contribution in NETWORK["contributions"]]
+    nonce = sha256(label("dresfl sharing nonce"), bytes.fromhex(NETWORK["own_bytes"]), *contributions)
+    assert nonce.hex() == NETWORK["nonce"]
+    agreement, moduli = json.loads(NETWORK["agreement"]), list(map(int, NETWORK["moduli"]))
+    sharing = sharing_text(agreement, NETWORK["client_rows"], moduli, NETWORK["nonce"])
+    assert block("sharing") == sharing
+    digest = sha256(sharing.encode())
+    assert (digest.hex(), digest[:16].hex()) == (NETWORK["sharing_digest"], NETWORK["sharing_id"])
+    session = session_text(agreement, digest.hex(), NETWORK["run_nonce"])
+    assert block("session") == session
+    assert sha256(session.encode())[:16].hex() == NETWORK["session_id"]
+
+
+def round_agreement() -> dict[str, Any]:
+    """The other vectors, of one round in one process, as an agreement: no nonces, default layers."""
+    dense = {"kind": "dense", "units": 2, "weight_bits": None, "init": None}
+    same = ("num_clients", "num_shards", "max_colluders", "batch_size", "input_bits", "weight_bits", "seed")
+    return {
+        **{key: VECTORS[key] for key in same},
+        "layers": [dense, {"kind": "square"}, dense],
+        "input_shape": [3],
+        "input_bound": 1.0,
+    }
+
+
+def test_identities_of_the_round() -> None:
+    rows = [len(inputs) for inputs in VECTORS["inputs"]]
+    digest = sha256(sharing_text(round_agreement(), rows, list(map(int, VECTORS["moduli"])), "").encode())
+    assert digest[:16].hex() == VECTORS["sharing_id"]
+    assert sha256(session_text(round_agreement(), digest.hex(), "").encode())[:16].hex() == VECTORS["session_id"]
+
+
+# -- section 5: numbers that follow ----------------------------------------------------------------------------
+
+
+def primes_below(limit: int) -> Any:
+    for n in range(limit - 1, 1, -1):
+        if all(n % d for d in range(2, math.isqrt(n) + 1)):
+            yield n
+
+
+def derived(agreement: dict[str, Any]) -> tuple[int, tuple[int, ...], int]:
+    """R, the moduli and P of dense networks and their activations."""
+    clients, shards, masks = (agreement[key] for key in ("num_clients", "num_shards", "max_colluders"))
+    size, batch = math.prod(agreement["input_shape"]), agreement["batch_size"]
+    s, degree, m = agreement["input_bits"], 1, max(0.0, math.log2(agreement["input_bound"]))
+    walked, parameters, largest = [], 0, 0
+    for layer in agreement["layers"]:
+        bits = layer.get("weight_bits") or agreement["weight_bits"]
+        walked.append((layer["kind"], bits, degree, m))
+        if layer["kind"] == "dense":
+            parameters, largest = parameters + (size + 1) * layer["units"], max(largest, size * layer["units"])
+            size, s, m = layer["units"], s + bits, 3.0
+        elif layer["kind"] == "square":
+            s, degree, m = 2 * s, 2 * degree, 2 * m
+        elif layer["kind"] == "quadratic":
+            s, degree, m = 2 * s, 2 * degree, math.log2(4**m + 2**m)
+    e, v, degrees, needs = degree, 1 + math.log2(2**m + 1), [], [0.0]
+    for kind, bits, in_degree, in_m in reversed(walked):
+        if kind == "dense":
+            degrees.append(e + in_degree)
+            needs.append(2 * s - bits + v + max(0.0, in_m) + math.log2(shards * batch))
+            v += 2
+        elif kind == "square":
+            e, v = e + in_degree, v + 1 + in_m
+        elif kind == "quadratic":
+            e, v = e + in_degree, v + math.log2(2 * 2**in_m + 1)
+    threshold = max(degrees) * (shards + masks - 1) + 1
+
+    def enough(primes: list[int]) -> bool:
+        left = sorted(primes)
+        headroom = 1
+        while left and headroom < 2**20:
+            headroom *= left.pop()
+        return bool(left) and headroom >= 2**20 and math.log2(math.prod(left)) >= max(needs) + 1
+
+    def choose(limit: int) -> tuple[int, ...] | None:
+        chosen: list[int] = []
+        for prime in primes_below(limit):
+            if prime <= max(2, clients + shards + masks):
+                return None
+            chosen.append(prime)
+            if enough(chosen):
+                return tuple(sorted(chosen))
+        return None
+
+    moduli = choose(256) if largest >= 2**20 and shards * batch <= 33553 else None
+    if moduli is None:
+        n = max(batch, threshold)
+        moduli = choose(max(2**22, min(2**24, 2 * (math.isqrt((2**53 - 2**25) // n) - 3))))
+    assert moduli is not None
+    return threshold, moduli, parameters
+
+
+def test_derived_numbers() -> None:
+    for agreement, vectors in ((json.loads(NETWORK["agreement"]), NETWORK), (round_agreement(), VECTORS)):
+        threshold, moduli, _ = derived(agreement)
+        assert (threshold, [str(p) for p in moduli]) == (vectors["recovery_threshold"], vectors["moduli"])
+
+
+def sizes() -> dict[str, Any]:
+    """What the tables of the network's messages refer to."""
+    agreement = json.loads(NETWORK["agreement"])
+    threshold, moduli, parameters = derived(agreement)
+    return {"moduli": moduli, "M": len(moduli), "P": parameters, "W": 5, "R": threshold}
+
+
+def hidden_rows(m: int, shards: int) -> list[list[int]]:
+    w, q = divmod(m, shards)
+    regular = [[r * shards + k for k in range(shards)] for r in range(w)]
+    return regular + [[w * shards + (j + k) % q for k in range(shards)] for j in range(q)]
+
+
+def test_coded_rows_and_points() -> None:
+    shards, masks = VECTORS["num_shards"], VECTORS["max_colluders"]
+    assert VECTORS["coded_rows"] == [hidden_rows(len(rows), shards) for rows in VECTORS["inputs"]]
+    assert VECTORS["data_points"] == list(range(1, shards + 1))
+    assert VECTORS["mask_points"] == list(range(shards + 1, shards + masks + 1))
+    assert VECTORS["client_points"] == [shards + masks + 1 + j for j in range(VECTORS["num_clients"])]
+
+
+# -- section 7: messages ---------------------------------------------------------------------------------------
+
+
+def test_messages_of_the_round() -> None:
+    _, moduli, parameters = derived(round_agreement())
+    known = {"moduli": moduli, "M": len(moduli), "P": parameters, "W": 5}
+    share, task, answer = (bytes.fromhex(VECTORS["messages"][kind]) for kind in ("share", "task", "answer"))
+    found = read("Share", share, **known)
+    assert found["sharing_id"].hex() == VECTORS["sharing_id"]
+    place = VECTORS["shares"][found["dealer"]][found["receiver"]]
+    assert found["residues"] == [[int(x) for row in channel for x in row] for channel in place]
+    found = read("Task", task, **known)
+    assert (found["session_id"].hex(), found["round"]) == (VECTORS["session_id"], VECTORS["round"])
+    assert [str(weight) for (weight,) in found["weights"]] == VECTORS["weights"]
+    found = read("Answer", answer, **known)
+    assert found["residues"] == [list(map(int, channel)) for channel in VECTORS["uploads"][found["client"]]]
+    for name, data in (("Share", share), ("Task", task), ("Answer", answer)):
+        for wrong in (data[:-1], data + b"\0", b"\2" + data[1:], data[:1] + b"\4" + data[2:]):
+            with pytest.raises(Invalid):
+                read(name, wrong, **known)
+    with pytest.raises(Invalid):
+        read("Answer", answer[:-3] + b"\xff\xff\xff", **known)
+
+
+# -- section 8: envelopes --------------------------------------------------------------------------------------
+
+
+def hkdf(ikm: bytes, info: bytes) -> bytes:
+    """RFC 5869 with SHA-256, no salt, 32 bytes."""
+    return hmac.digest(hmac.digest(bytes(32), ikm, "sha256"), info + b"\1", "sha256")
+
+
+def opened(sender: str, receiver: str, context: bytes, envelope: bytes) -> bytes:
+    found = read("envelope", envelope)
+    own = X25519PrivateKey.from_private_bytes(secret(f"sealing {receiver}"))
+    theirs = read("member", member(sender))["sealing_key"]
+    try:
+        both = b"".join(own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (found["ephemeral"], theirs))
+        info = label("dresfl seal 1") + found["ephemeral"] + member(sender) + member(receiver) + context
+        return ChaCha20Poly1305(hkdf(both, info)).decrypt(bytes(12), found["ciphertext"], context)
+    except (InvalidTag, ValueError) as error:
+        raise Invalid("it does not open") from error
+
+
+def test_envelopes() -> None:
+    for case in SEALING["envelopes"]:
+        place = {key: case[key] for key in ("dealer", "slice_number", "num_slices")}
+        context = pack(
+            "context", sharing_id=bytes.fromhex(case["sharing_id"]), receiver=case["receiver_number"], **place
+        )
+        assert context.hex() == case["context"]
+        sealed = bytes.fromhex(case["sealed"])
+        assert opened(case["sender"], case["receiver"], context, sealed).hex() == case["plaintext"]
+        assert len(sealed) == len(case["plaintext"]) // 2 + 49
+
+
+def test_envelopes_that_must_not_open() -> None:
+    for case in SEALING["refused"]:
+        with pytest.raises(Invalid):
+            opened(case["sender"], case["receiver"], bytes.fromhex(case["context"]), bytes.fromhex(case["sealed"]))
+
+
+# -- section 9: frames -----------------------------------------------------------------------------------------
+
+
+def frame(name: str) -> dict[str, Any]:
+    return read(name.split()[0], bytes.fromhex(NETWORK["frames"][name]), **sizes())
+
+
+def test_every_frame_of_the_vectors_has_a_table() -> None:
+    assert {name.split()[0] for name in NETWORK["frames"]} == set(FRAMES)
+    for name in NETWORK["frames"]:
+        frame(name)
+
+
+def test_frames_that_must_be_refused() -> None:
+    for case in NETWORK["refused"]:
+        with pytest.raises(Invalid):
+            read(case["expected"], bytes.fromhex(case["frame"]), **sizes())
+
+
+def test_hello_and_begin() -> None:
+    hello, begin = frame("Hello"), frame("Begin")
+    place = NETWORK["challenged"]
+    assert hello["agreement"].hex() == NETWORK["agreement_sha256"]
+    assert (hello["challenge"].hex(), hello["rows"]) == (NETWORK["challenge"], NETWORK["client_rows"][place])
+    assert hello["held_nonce"] == bytes(32)
+    assert [rows for rows, _ in begin["sites"]] == NETWORK["client_rows"]
+    assert [contribution.hex() for _, contribution in begin["sites"]] == NETWORK["contributions"]
+    for field in ("run_nonce", "nonce", "own_bytes"):
+        assert begin[field].hex() == NETWORK[field]
+    follows = bytes.fromhex(NETWORK["frames"]["Begin"])[1 + 64 :]
+    message = hello["challenge"] + struct.pack("<H", place) + bytes.fromhex(NETWORK["roster_sha256"]) + follows
+    assert message.hex() == NETWORK["signed"]
+    key = Ed25519PublicKey.from_public_bytes(read("member", member("hub"))["signing_key"])
+    whole = label("dresfl signature 1") + bytes([len("begin")]) + label("begin") + message
+    key.verify(begin["signature"], whole)
+    with pytest.raises(InvalidSignature):
+        key.verify(begin["signature"], whole[:-1] + b"\0")
+
+
+def test_the_relay() -> None:
+    for name in ("Open", "Ready"):
+        assert frame(name)["sharing_id"].hex() == NETWORK["sharing_id"]
+    request, dealt, sent, ack = (frame(n) for n in ("Request", "Slice from the dealer", "Slice to the receiver", "Ack"))
+    assert (dealt["peer"], dealt["slice"]) == (request["peer"], request["slice"])
+    assert (sent["peer"], sent["slice"]) == (ack["peer"], ack["slice"]) == (frame("Reject")["peer"], 0)
+    dealer, receiver = sent["peer"], request["peer"]
+    context = pack(
+        "context",
+        sharing_id=bytes.fromhex(NETWORK["sharing_id"]),
+        dealer=dealer,
+        receiver=receiver,
+        slice_number=0,
+        num_slices=1,
+    )
+    names = NETWORK["clients"]
+    share = opened(names[dealer], names[receiver], context, sent["sealed"])
+    assert dealt["sealed"] == sent["sealed"]
+    assert share.hex() == NETWORK["share"]
+    found = read("Share", share, **sizes())
+    assert (found["dealer"], found["receiver"], found["first_row"]) == (dealer, receiver, 0)
+    assert found["rows"] == NETWORK["client_rows"][dealer]
+    held = frame("Holding")["held"]
+    assert [8 * a + b for a, byte in enumerate(held) for b in range(8) if byte >> b & 1] == NETWORK["held"]
+    assert frame("Holding nothing")["held"] == b""
+    assert frame("Reject")["reason"] == b"it does not open"
+    assert frame("Wait")["reason"] == b"2 of 5 clients are missing"
+
+
+def test_weights_and_delta() -> None:
+    first = read("Task", frame("Weights")["task"], **sizes())
+    delta, width = frame("Delta"), frame("Delta")["width"]
+    assert (delta["base_round"], first["session_id"].hex()) == (first["round"], NETWORK["session_id"])
+    raw = zlib.decompress(delta["packed"])
+    assert len(raw) == sizes()["P"] * width
+    moves = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
+    weights = [weight + move for (weight,), move in zip(first["weights"], moves, strict=True)]
+    assert sha256(*(struct.pack("<i", weight) for weight in weights)) == delta["weights_sha256"]
+    later = read("Task", bytes.fromhex(NETWORK["later_task"]), **sizes())
+    assert (later["round"], [weight for (weight,) in later["weights"]]) == (delta["round"], weights)
+    done, heard = read("Task", frame("Done")["task"], **sizes()), frame("Reply to Done")
+    assert done["round"] == heard["round"] == json.loads(NETWORK["agreement"])["rounds"]
+    assert heard["answer"] == b""
+
+
+def test_reply() -> None:
+    reply = frame("Reply")
+    answer = read("Answer", reply["answer"], **sizes())
+    assert (answer["round"], answer["client"]) == (reply["round"], NETWORK["challenged"])
+    assert answer["session_id"].hex() == NETWORK["session_id"]
+
+
+# -- section 13: randomness ------------------------------------------------------------------------------------
+
+DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|", SPEC, re.M)}
+
+
+def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
+    nonce = struct.pack(
+        "<IIII", j // 16, DOMAINS[domain] * 256 + attempt, index, 0
+    )  # the library wants the counter first
+    stream = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(64))
+    return int(struct.unpack("<16I", stream)[j % 16])
+
+
+def public_key(seed: int) -> bytes:
+    return sha256(label("dresfl public stream "), str(seed).encode())
+
+
+def drawn(rows: list[int], batch: int, shards: int, seed: int, number: int) -> list[list[int]]:
+    key, total, out = public_key(seed), sum(rows), []
+    for b in range(batch):
+        r = 2**32 * word(key, "batch", number, 2 * b) + word(key, "batch", number, 2 * b + 1)
+        v, dealer = (b * total + r * total // 2**64) // batch, 0
+        while v >= rows[dealer]:
+            v, dealer = v - rows[dealer], dealer + 1
+        w = rows[dealer] // shards
+        out.append([dealer, v // shards if v < w * shards else v - w * (shards - 1)])
+    return out
+
+
+def test_batches() -> None:
+    rows = [len(inputs) for inputs in VECTORS["inputs"]]
+    got = drawn(rows, VECTORS["batch_size"], VECTORS["num_shards"], VECTORS["seed"], VECTORS["round"])
+    assert got == VECTORS["batch"]
+
+
+def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:
+    key = hmac.digest(seed, label("dresfl masks") + sharing_id, "sha256")
+    limit = 2**32 // p * p
+    attempt = 0
+    while (found := word(key, "masks", row, j, attempt)) >= limit:
+        attempt += 1
+    return found % p
+
+
+def test_masks_and_shares_of_the_round() -> None:
+    sharing_id, width = bytes.fromhex(VECTORS["sharing_id"]), 5
+    for dealer, coded in enumerate(VECTORS["coded_rows"][:4]):
+        seed = bytes.fromhex(VECTORS["secrets"][dealer])
+        for channel, p in enumerate(map(int, VECTORS["moduli"])):
+            for row in range(len(coded)):
+                found = [mask(seed, sharing_id, p, row, channel * width + column) for column in range(width)]
+                assert [str(x) for x in found] == VECTORS["masks"][dealer][channel][row]
+
+
+def test_masks_are_rejection_sampled() -> None:
+    """A modulus just above 2^31 rejects half of the words."""
+    p = 2**31 + 11
+    values = [mask(bytes(32), bytes(16), p, 0, j) for j in range(16)]
+    assert all(value < p for value in values)
+    key = hmac.digest(bytes(32), b"dresfl masks" + bytes(16), "sha256")
+    assert any(value != word(key, "masks", 0, j) % p for j, value in enumerate(values))
+
+
+def test_the_dealt_share() -> None:
+    """Section 14, for K = T = 1: the line through (1, row) and (2, mask), at the receiver's point."""
+    share = read("Share", bytes.fromhex(NETWORK["share"]), **sizes())
+    seed, sharing_id = bytes.fromhex(NETWORK["mask_secrets"][0]), bytes.fromhex(NETWORK["sharing_id"])
+    point = 3 + share["receiver"]
+    inputs = [[0, 1, 2], [3, 4, 0]]  # rows of client 0, as experiments/network_vectors.py makes them
+    rows = [values + [int(i % 2 == c) for c in range(2)] for i, values in enumerate(inputs)]
+    for channel, p in enumerate(sizes()["moduli"]):
+        wanted = []
+        for r, row in enumerate(rows):
+            for column, x in enumerate(row):
+                u = mask(seed, sharing_id, p, r, channel * 5 + column)
+                wanted.append((x + (u - x) * (point - 1)) % p)
+        assert share["residues"][channel] == wanted
+
+
+def initial(agreement: dict[str, Any]) -> list[int]:
+    key, size, number, out = public_key(agreement["seed"]), math.prod(agreement["input_shape"]), 0, list[int]()
+    for layer in agreement["layers"]:
+        if layer["kind"] != "dense":
+            continue
+        init = layer["init"] if layer["init"] is not None else (0.5 if number else 1.0)
+        bits = layer["weight_bits"] or agreement["weight_bits"]
+        for i in range(size * layer["units"]):
+            u = (word(key, "weights", number, i) + 0.5) * 2.0**-32
+            out.append(round((u * 2 - 1) * (init * math.sqrt(3.0 / size)) * 2.0**bits))
+        out += [0] * layer["units"]
+        size, number = layer["units"], number + 1
+    return out
+
+
+def test_initial_weights() -> None:
+    assert [str(weight) for weight in initial(round_agreement())] == VECTORS["weights"]
+    first = read("Task", frame("Weights")["task"], **sizes())
+    assert [[weight] for weight in initial(json.loads(NETWORK["agreement"]))] == first["weights"]
+
+
+# -- the page against the package ------------------------------------------------------------------------------
+
+
+def test_tables_name_the_packages_frames() -> None:
+    from dresfl.grpc import frames
+
+    kinds = {name: kind.KIND for name, kind in vars(frames).items() if hasattr(kind, "KIND")}
+    assert kinds == {name: int(dict(table(name))["kind"].split("=")[1]) for name in FRAMES}
+
+
+@pytest.mark.parametrize("hidden", [(), (8,), (32, 16), (1100, 1000)])
+@pytest.mark.parametrize(("activation", "shards"), [("square", 1), ("quadratic", 2)])
+def test_derived_numbers_are_the_packages(hidden: tuple[int, ...], activation: str, shards: int) -> None:
+    from dresfl.model import Dense, Quadratic, Square
+    from dresfl.party import Agreement, make_session
+
+    layers: list[Any] = []
+    for units in hidden:
+        layers += [Dense(units), Square() if activation == "square" else Quadratic()]
+    agreement = Agreement(
+        (*layers, Dense(10, weight_bits=9)),
+        (784,),
+        num_clients=40,
+        rounds=5,
+        num_shards=shards,
+        input_bound=3.0,
+        batch_size=32,
+        seed=3,
+    )
+    session = make_session(agreement, (7,) * 40, b"n", b"r")
+    found = derived(json.loads(agreement.encode()))
+    assert found == (session.recovery_threshold, session.field.moduli, session.network.num_parameters)
+
+
+def test_batches_are_the_packages() -> None:
+    from dresfl.model import Dense
+    from dresfl.party import Agreement, make_session
+
+    rows = (5, 11, 1, 8, 3)
+    agreement = Agreement((Dense(2),), (3,), num_clients=5, rounds=5, num_shards=2, batch_size=7, seed=2**40)
+    batch = make_session(agreement, rows, b"", b"").batch_rows(4)
+    pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
+    assert drawn(list(rows), 7, 2, 2**40, 4) == [list(pair) for pair in pairs]
+
+
+def test_limits() -> None:
+    """The formulas of section 11, as the page writes them."""
+    from dresfl.grpc.hub import largest_frame
+    from dresfl.grpc.slices import Slices
+    from dresfl.model import Dense
+    from dresfl.party import Agreement, make_session, slice_rows
+
+    formula = re.search(r"frame, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
+    sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)
+    assert formula
+    assert sealed
+    for size, clients in ((3, 5), (50_000, 5), (3, 3000)):
+        agreement = Agreement((Dense(2),), (size,), num_clients=clients, rounds=5)
+        session = make_session(agreement, (1,) * clients, b"", b"")
+        moduli, width, c = len(session.field.moduli), size + 2, session.field.residue_bytes
+        most = max(1, 2**20 // (moduli * width * c))
+        assert most == slice_rows(session)
+        names = {"M": moduli, "P": session.network.num_parameters, "c": c, "Q": most, "W": width, "N": clients}
+
+        def value(text: str, names: dict[str, int] = names) -> int:
+            return int(eval(text.replace("·", "*"), {"max": max}, names))  # noqa: S307 - a formula of our own page
+
+        assert value(formula[1]) == largest_frame(session)
+        assert value(sealed[1]) == Slices(session).most_bytes
+
+
+def test_files_of_cards_and_rosters(tmp_path: Path) -> None:
+    from dresfl.sealing import Identity, Roster
+
+    pattern = r'A card has `format` = "([^"]*)",(.*?)\. A roster has `format` = "([^"]*)",(.*?)\. In a roster'
+    found = re.search(pattern, SPEC, re.S)
+    assert found
+    hub, site = Identity.create("hub"), Identity.create("site")
+    Roster.create(hub, hub.card, [site.card]).save(tmp_path / "roster.json")
+    roster = json.loads((tmp_path / "roster.json").read_text())
+    for file, name, keys in ((roster, found[3], found[4]), (roster["clients"][0], found[1], found[2])):
+        assert file["format"] == name
+        assert set(file) == {"format", *re.findall(r"`(\w+)`", keys)}

@@ -119,6 +119,17 @@ def label(text: str) -> bytes:
     return text.encode()
 
 
+def joined(formula: str, values: dict[str, bytes]) -> bytes:
+    """The bytes that a formula of SPEC.md joins: its quoted texts, and `values` by their names in it, in its order."""
+    line = re.search(rf"^    {re.escape(formula)} += (.*)$", SPEC, re.M)
+    assert line, f"SPEC.md has no formula {formula!r}"
+    body = re.sub(r"\s{3,}.*", "", line[1])  # a remark
+    inner = re.match(r"(?:SHA-256|Ed25519)\(([^)]*)\)", body)
+    terms = [term.strip() for term in (inner[1] if inner else body).split(" | ")]
+    assert set(values) == {term for term in terms if not term.startswith('"')}, f"SPEC.md joins {terms}"
+    return b"".join(term[1:-1].encode() if term.startswith('"') else values[term] for term in terms)
+
+
 def block(name: str) -> str:
     """A JSON text that SPEC.md shows."""
     found = re.search(rf"```json {name}\n(.*)\n```", SPEC)
@@ -152,13 +163,18 @@ def member(name: str) -> bytes:
 
 
 def signed(name: str, purpose: str, message: bytes) -> bytes:
-    whole = label("dresfl signature 1") + bytes([len(purpose)]) + label(purpose) + message
-    return Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).sign(whole)
+    return Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).sign(to_sign(purpose, message))
+
+
+def to_sign(purpose: str, message: bytes) -> bytes:
+    terms = {"length of purpose u8": bytes([len(purpose)]), "purpose": label(purpose), "message": message}
+    return joined("signature(purpose, message)", terms)
 
 
 def roster_digest(maker: str, server: str, clients: list[str]) -> bytes:
-    parties = [member(maker), member(server), struct.pack("<I", len(clients)), *map(member, clients)]
-    return sha256(label("dresfl roster 1"), *parties)
+    first, second, *rest = [*map(member, clients), b""]
+    terms = {"maker": member(maker), "server": member(server), "number of clients u32": struct.pack("<I", len(clients))}
+    return sha256(joined("roster body", {**terms, "client 0": first, "client 1": second, "…": b"".join(rest)}))
 
 
 def digits(digest: bytes) -> str:
@@ -166,12 +182,16 @@ def digits(digest: bytes) -> str:
     return " ".join(re.findall(".{5}", number))
 
 
+def test_the_page_names_the_vectors_format() -> None:
+    assert f'`format` is "{VECTORS["format"]}"' in SPEC
+
+
 def test_parties() -> None:
     for party in SEALING["parties"]:
         own = member(party["name"])
         assert own.hex() == party["public_bytes"]
         assert signed(party["name"], "card", own).hex() == party["card_signature"]
-        assert digits(sha256(label("dresfl member 1"), own)) == party["fingerprint"]
+        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == party["fingerprint"]
         found = read("member", own)
         assert found["name"].decode() == party["name"]
         for key in ("sealing_key", "signing_key", "tls_spki_sha256"):
@@ -236,7 +256,9 @@ def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str
 
 def test_identities() -> None:
     contributions = [bytes.fromhex(contribution) for contribution in NETWORK["contributions"]]
-    nonce = sha256(label("dresfl sharing nonce"), bytes.fromhex(NETWORK["own_bytes"]), *contributions)
+    terms = {"own bytes": bytes.fromhex(NETWORK["own_bytes"]), "contribution 0": contributions[0]}
+    terms |= {"contribution 1": contributions[1], "…": b"".join(contributions[2:])}
+    nonce = sha256(joined("sharing nonce", terms))
     assert nonce.hex() == NETWORK["nonce"]
     agreement, moduli = json.loads(NETWORK["agreement"]), list(map(int, NETWORK["moduli"]))
     sharing = sharing_text(agreement, NETWORK["client_rows"], moduli, NETWORK["nonce"])
@@ -393,8 +415,10 @@ def opened(sender: str, receiver: str, context: bytes, envelope: bytes) -> bytes
     own = X25519PrivateKey.from_private_bytes(secret(f"sealing {receiver}"))
     theirs = read("member", member(sender))["sealing_key"]
     try:
-        both = b"".join(own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (found["ephemeral"], theirs))
-        info = label("dresfl seal 1") + found["ephemeral"] + member(sender) + member(receiver) + context
+        fresh, standing = (own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (found["ephemeral"], theirs))
+        both = joined("secret", {"X25519(e, R)": fresh, "X25519(s, R)": standing})
+        members = {"sender's member": member(sender), "receiver's member": member(receiver)}
+        info = joined("info", {"E": found["ephemeral"], **members, "context": context})
         return ChaCha20Poly1305(hkdf(both, info)).decrypt(bytes(12), found["ciphertext"], context)
     except (InvalidTag, ValueError) as error:
         raise Invalid("it does not open") from error
@@ -448,10 +472,12 @@ def test_hello_and_begin() -> None:
     for field in ("run_nonce", "nonce", "own_bytes"):
         assert begin[field].hex() == NETWORK[field]
     follows = bytes.fromhex(NETWORK["frames"]["Begin"])[1 + 64 :]
-    message = hello["challenge"] + struct.pack("<H", place) + bytes.fromhex(NETWORK["roster_sha256"]) + follows
+    terms = {"challenge of the Hello": hello["challenge"], "number of the site u16": struct.pack("<H", place)}
+    terms |= {"roster digest": bytes.fromhex(NETWORK["roster_sha256"]), "all that follows the signature": follows}
+    message = joined("signed", terms)
     assert message.hex() == NETWORK["signed"]
     key = Ed25519PublicKey.from_public_bytes(read("member", member("hub"))["signing_key"])
-    whole = label("dresfl signature 1") + bytes([len("begin")]) + label("begin") + message
+    whole = to_sign("begin", message)
     key.verify(begin["signature"], whole)
     with pytest.raises(InvalidSignature):
         key.verify(begin["signature"], whole[:-1] + b"\0")

@@ -299,26 +299,37 @@ def primes_below(limit: int) -> Any:
 
 
 def derived(agreement: dict[str, Any]) -> tuple[int, tuple[int, ...], int]:
-    """R, the moduli and P of dense networks and their activations."""
+    """R, the moduli and P of a network."""
     clients, shards, masks = (agreement[key] for key in ("num_clients", "num_shards", "max_colluders"))
-    size, batch = math.prod(agreement["input_shape"]), agreement["batch_size"]
+    shape, batch = agreement["input_shape"], agreement["batch_size"]
     s, degree, m = agreement["input_bits"], 1, max(0.0, math.log2(agreement["input_bound"]))
-    walked, parameters, largest = [], 0, 0
+    walked, parameters, largest, most_positions = [], 0, 0, 0
     for layer in agreement["layers"]:
-        bits = layer.get("weight_bits") or agreement["weight_bits"]
-        walked.append((layer["kind"], bits, degree, m))
-        if layer["kind"] == "dense":
-            parameters, largest = parameters + (size + 1) * layer["units"], max(largest, size * layer["units"])
-            size, s, m = layer["units"], s + bits, 3.0
-        elif layer["kind"] == "square":
+        kind, bits, positions = layer["kind"], layer.get("weight_bits") or agreement["weight_bits"], 1
+        before = (degree, m)
+        if kind in ("conv2d", "sumpool"):
+            k, padding, stride = layer["kernel"], layer.get("padding", 0), layer["stride"] or layer["kernel"]
+            pixels = [(side + 2 * padding - k) // stride + 1 for side in shape[:2]]
+            positions = math.prod(pixels)
+        if kind in ("dense", "conv2d"):
+            fan_in, fan_out = (shape[0], layer["units"]) if kind == "dense" else (k * k * shape[2], layer["channels"])
+            parameters, largest = parameters + (fan_in + 1) * fan_out, max(largest, fan_in * fan_out)
+            most_positions = max(most_positions, positions)
+            shape, s, m = [fan_out] if kind == "dense" else [*pixels, fan_out], s + bits, 3.0
+        elif kind == "square":
             s, degree, m = 2 * s, 2 * degree, 2 * m
-        elif layer["kind"] == "quadratic":
+        elif kind == "quadratic":
             s, degree, m = 2 * s, 2 * degree, math.log2(4**m + 2**m)
+        elif kind == "sumpool":
+            shape, m = [*pixels, shape[2]], m + 2 * math.log2(k)
+        elif kind == "flatten":
+            shape = [math.prod(shape)]
+        walked.append((kind, bits, *before, positions))
     e, v, degrees, needs = degree, 1 + math.log2(2**m + 1), [], [0.0]
-    for kind, bits, in_degree, in_m in reversed(walked):
-        if kind == "dense":
+    for kind, bits, in_degree, in_m, positions in reversed(walked):
+        if kind in ("dense", "conv2d"):
             degrees.append(e + in_degree)
-            needs.append(2 * s - bits + v + max(0.0, in_m) + math.log2(shards * batch))
+            needs.append(2 * s - bits + v + max(0.0, in_m) + math.log2(shards * batch * positions))
             v += 2
         elif kind == "square":
             e, v = e + in_degree, v + 1 + in_m
@@ -343,9 +354,9 @@ def derived(agreement: dict[str, Any]) -> tuple[int, tuple[int, ...], int]:
                 return tuple(sorted(chosen))
         return None
 
-    moduli = choose(256) if largest >= 2**20 and shards * batch <= 33553 else None
+    moduli = choose(256) if largest >= 2**20 and shards * batch * most_positions <= 33553 else None
     if moduli is None:
-        n = max(batch, threshold)
+        n = max(batch * most_positions, threshold)
         moduli = choose(max(2**22, min(2**24, 2 * (math.isqrt((2**53 - 2**25) // n) - 3))))
     assert moduli is not None
     return threshold, moduli, parameters
@@ -598,20 +609,51 @@ def test_masks_are_rejection_sampled() -> None:
     assert any(value != word(key, "masks", 0, j) % p for j, value in enumerate(values))
 
 
-def test_the_dealt_share() -> None:
+def own_rows(count: int) -> list[list[int]]:
+    """A client's rows in the network's vectors: inputs that count up modulo 5, targets that alternate."""
+    return [[(3 * i + j) % 5 for j in range(3)] + [int(i % 2 == c) for c in range(2)] for i in range(count)]
+
+
+def dealt(dealer: int, receiver: int, p: int, channel: int) -> list[list[int]]:
     """Section 14, for K = T = 1: the line through (1, row) and (2, mask), at the receiver's point."""
+    seed, sharing_id = bytes.fromhex(NETWORK["mask_secrets"][dealer]), bytes.fromhex(NETWORK["sharing_id"])
+    out, step = [], 3 + receiver - 1
+    for r, row in enumerate(own_rows(NETWORK["client_rows"][dealer])):
+        masks = [mask(seed, sharing_id, p, r, channel * 5 + column) for column in range(5)]
+        out.append([(x + (u - x) * step) % p for x, u in zip(row, masks, strict=True)])
+    return out
+
+
+def test_the_dealt_share() -> None:
     share = read("Share", bytes.fromhex(NETWORK["share"]), **sizes())
-    seed, sharing_id = bytes.fromhex(NETWORK["mask_secrets"][0]), bytes.fromhex(NETWORK["sharing_id"])
-    point = 3 + share["receiver"]
-    inputs = [[0, 1, 2], [3, 4, 0]]  # rows of client 0, as experiments/network_vectors.py makes them
-    rows = [values + [int(i % 2 == c) for c in range(2)] for i, values in enumerate(inputs)]
     for channel, p in enumerate(sizes()["moduli"]):
-        wanted = []
-        for r, row in enumerate(rows):
-            for column, x in enumerate(row):
-                u = mask(seed, sharing_id, p, r, channel * 5 + column)
-                wanted.append((x + (u - x) * (point - 1)) % p)
-        assert share["residues"][channel] == wanted
+        rows = dealt(share["dealer"], share["receiver"], p, channel)
+        assert share["residues"][channel] == [x for row in rows for x in row]
+
+
+def test_the_answer() -> None:
+    """A whole client in a few lines: its shares of the batch, and the gradient of dense 2, square, dense 2 on them."""
+    reply, agreement = frame("Reply"), json.loads(NETWORK["agreement"])
+    answer = read("Answer", reply["answer"], **sizes())
+    w = [weight for (weight,) in read("Task", frame("Weights")["task"], **sizes())["weights"]]
+    w1, b1, w2, b2 = [w[0:2], w[2:4], w[4:6]], w[6:8], [w[8:10], w[10:12]], w[12:14]
+    s0 = agreement["input_bits"]
+    s1 = 2 * (s0 + agreement["weight_bits"])
+    out = s1 + agreement["layers"][2]["weight_bits"]
+    batch = drawn(NETWORK["client_rows"], agreement["batch_size"], 1, agreement["seed"], reply["round"])
+    for channel, p in enumerate(sizes()["moduli"]):
+        total = [0] * len(w)
+        for dealer, row in batch:
+            coded = dealt(dealer, answer["client"], p, channel)[row]
+            x, y = coded[:3], coded[3:]
+            z = [sum(x[i] * w1[i][h] for i in range(3)) + 2**s0 * b1[h] for h in range(2)]
+            f = [sum(z[h] ** 2 * w2[h][c] for h in range(2)) + 2**s1 * b2[c] for c in range(2)]
+            d = [2 * (f[c] - 2**out * y[c]) for c in range(2)]
+            e = [2 * z[h] * sum(w2[h][c] * d[c] for c in range(2)) for h in range(2)]
+            gradient = [x[i] * e[h] for i in range(3) for h in range(2)] + [2**s0 * e[h] for h in range(2)]
+            gradient += [z[h] ** 2 * d[c] for h in range(2) for c in range(2)] + [2**s1 * d[c] for c in range(2)]
+            total = [a + b for a, b in zip(total, gradient, strict=True)]
+        assert answer["residues"][channel] == [value % p for value in total]
 
 
 def initial(agreement: dict[str, Any]) -> list[int]:
@@ -665,6 +707,20 @@ def test_derived_numbers_are_the_packages(hidden: tuple[int, ...], activation: s
         seed=3,
     )
     session = make_session(agreement, (7,) * 40, b"n", b"r")
+    found = derived(json.loads(agreement.encode()))
+    assert found == (session.recovery_threshold, session.field.moduli, session.network.num_parameters)
+
+
+@pytest.mark.parametrize("activation", ["square", "quadratic"])
+@pytest.mark.parametrize(("stride", "padding", "pool"), [(1, 2, 2), (2, 0, None), (3, 1, 1)])
+def test_derived_numbers_of_images(activation: str, stride: int, padding: int, pool: int | None) -> None:
+    from dresfl.model import Conv2d, Dense, Flatten, Quadratic, Square, SumPool
+    from dresfl.party import Agreement, make_session
+
+    bent = Square() if activation == "square" else Quadratic()
+    layers = (Conv2d(4, 3, stride, padding, weight_bits=7), bent, SumPool(2, pool), Flatten(), Dense(5))
+    agreement = Agreement(layers, (13, 11, 2), num_clients=9, rounds=5, input_bound=2.5, batch_size=20)
+    session = make_session(agreement, (7,) * 9, b"n", b"r")
     found = derived(json.loads(agreement.encode()))
     assert found == (session.recovery_threshold, session.field.moduli, session.network.num_parameters)
 

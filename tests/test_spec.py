@@ -1,17 +1,15 @@
-"""SPEC.md against the test vectors: a second reader, made of the page's tables and formulas alone.
+"""SPEC.md against the test vectors: a second reader (reference/spec.py), made of the page alone.
 
 Byte layouts are not written here but parsed from SPEC.md, and labels are looked up there: a wrong table or label on the
 page makes these tests fail. Only the last tests, of frames, moduli and limits, compare with the package itself.
 """
 
-import hashlib
 import hmac
 import json
 import math
 import re
 import struct
 import zlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,125 +18,37 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from reference.spec import (
+    SPEC,
+    Invalid,
+    block,
+    derived,
+    digits,
+    drawn,
+    hidden_rows,
+    hkdf,
+    joined,
+    label,
+    mask,
+    pack,
+    public_key,
+    read,
+    session_text,
+    sha256,
+    sharing_text,
+    table,
+    word,
+)
+
 ROOT = Path(__file__).parents[1]
-SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
 FRAMES = ["Hello", "Ready", "Reply", "Begin", "Weights", "Delta", "Done", "Wait"]
 FRAMES += ["Open", "Request", "Slice", "Holding", "Ack", "Reject"]
-
-
-# -- a decoder made of the page's tables -----------------------------------------------------------------------
-
-
-class Invalid(Exception):
-    """The page says that these bytes are refused."""
-
-
-@cache
-def table(name: str) -> tuple[tuple[str, str], ...]:
-    """The fields and types under a heading of SPEC.md."""
-    section = re.search(rf"^### {name}\n\n\| field \| type \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", SPEC, re.M)
-    assert section, f"SPEC.md has no table {name!r}"
-    rows = (line.split("|") for line in section[1].splitlines())
-    return tuple((cells[1].strip(), cells[2].strip()) for cells in rows)
-
-
-class Reader:
-    """Takes fields off the front."""
-
-    def __init__(self, data: bytes, sizes: dict[str, int]) -> None:
-        self.data, self.values = data, dict[str, Any](sizes)
-
-    def bytes(self, count: int) -> bytes:
-        if len(self.data) < count:
-            raise Invalid("too short")
-        taken, self.data = self.data[:count], self.data[count:]
-        return taken
-
-    def value(self, kind: str) -> Any:
-        if found := re.fullmatch(r"([ui])(8|16|32)( = (\d+))?", kind):
-            number = int.from_bytes(self.bytes(int(found[2]) // 8), "little", signed=found[1] == "i")
-            if found[4] and number != int(found[4]):
-                raise Invalid(f"{number} instead of {found[4]}")
-            return number
-        if found := re.fullmatch(r"(\w+) bytes", kind):
-            return self.bytes(self.values[found[1]] if not found[1].isdigit() else int(found[1]))
-        if found := re.fullmatch(r"(\w+) x \((.*)\)", kind):
-            fields = [field.strip().split(" ", 1)[1] for field in found[2].split(",")]
-            return [[self.value(field) for field in fields] for _ in range(self.values[found[1]])]
-        if found := re.fullmatch(r"residues \((.*)\)", kind):
-            _, *axes = (self.values[axis.strip()] for axis in found[1].split(","))
-            return self.residues(math.prod(axes))
-        if kind == "text" and len(self.data) > 1000:
-            raise Invalid("a text too long")
-        assert kind in ("text", "rest"), f"SPEC.md does not explain the type {kind!r}"
-        return self.bytes(len(self.data))
-
-    def residues(self, count: int) -> list[list[int]]:
-        moduli = self.values["moduli"]
-        width = -(-max(moduli).bit_length() // 8)
-        found = [[int.from_bytes(self.bytes(width), "little") for _ in range(count)] for _ in moduli]
-        if any(x >= p for p, channel in zip(moduli, found, strict=True) for x in channel):
-            raise Invalid("a residue not below its modulus")
-        return found
-
-
-def read(name: str, data: bytes, /, **sizes: Any) -> dict[str, Any]:
-    """Decode a message, frame or envelope as its table says; nothing may be left."""
-    reader = Reader(data, sizes)
-    for field, kind in table(name):
-        reader.values[field] = reader.value(kind)
-    if reader.data:
-        raise Invalid("too long")
-    return reader.values
-
-
-def pack(name: str, /, **fields: Any) -> bytes:
-    """Encode fixed fields as a table says."""
-    forms = {"u8": "B", "u16": "H", "u32": "I"}
-    out = b""
-    for field, kind in table(name):
-        value = fields[field]
-        if isinstance(value, bytes):
-            count = kind.removesuffix(" bytes")
-            assert len(value) == int(fields.get(count, count)), f"SPEC.md has {kind} for {name}.{field}"
-        out += value if isinstance(value, bytes) else struct.pack("<" + forms[kind], value)
-    return out
-
-
-def label(text: str) -> bytes:
-    """A quoted text of SPEC.md."""
-    assert f'"{text}"' in SPEC, f"SPEC.md does not mention {text!r}"
-    return text.encode()
-
-
-def joined(formula: str, values: dict[str, bytes]) -> bytes:
-    """The bytes that a formula of SPEC.md joins: its quoted texts, and `values` by their names in it, in its order."""
-    line = re.search(rf"^    {re.escape(formula)} += (.*)$", SPEC, re.M)
-    assert line, f"SPEC.md has no formula {formula!r}"
-    body = re.sub(r"\s{3,}.*", "", line[1])  # a remark
-    inner = re.match(r"(?:SHA-256|Ed25519)\(([^)]*)\)", body)
-    terms = [term.strip() for term in (inner[1] if inner else body).split(" | ")]
-    assert set(values) == {term for term in terms if not term.startswith('"')}, f"SPEC.md joins {terms}"
-    return b"".join(term[1:-1].encode() if term.startswith('"') else values[term] for term in terms)
-
-
-def block(name: str) -> str:
-    """A JSON text that SPEC.md shows."""
-    found = re.search(rf"```json {name}\n(.*)\n```", SPEC)
-    assert found, f"SPEC.md shows no {name}"
-    return found[1]
-
-
-def sha256(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join(parts)).digest()
 
 
 # -- section 2: parties ----------------------------------------------------------------------------------------
@@ -177,11 +87,6 @@ def roster_digest(maker: str, server: str, clients: list[str]) -> bytes:
     return sha256(joined("roster body", {**terms, "client 0": first, "client 1": second, "…": b"".join(rest)}))
 
 
-def digits(digest: bytes) -> str:
-    number = f"{int.from_bytes(digest, 'big') % 10**40:040}"
-    return " ".join(re.findall(".{5}", number))
-
-
 def test_the_page_names_the_vectors_format() -> None:
     assert f'`format` is "{VECTORS["format"]}"' in SPEC
 
@@ -208,8 +113,6 @@ def test_rosters() -> None:
 
 # -- sections 4 to 6: agreement and identities -----------------------------------------------------------------
 
-CLASSES = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", SPEC, re.M))
-
 
 def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -227,31 +130,6 @@ def test_layers_are_as_the_page_lists_them() -> None:
         row = re.search(rf"^\| `{layer['kind']}` \| `\w+` \|(.*)\|$", SPEC, re.M)
         assert row
         assert set(re.findall(r"`(\w+)`", row[1])) == set(layer) - {"kind"}
-
-
-def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], nonce: str) -> str:
-    shape, classes = agreement["input_shape"], agreement["layers"][-1]["units"]
-    code = [agreement[key] for key in ("num_clients", "num_shards", "max_colluders")]
-    row = [math.prod(shape), classes, agreement["input_bits"]]
-    return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
-
-
-def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
-    layers = [
-        [CLASSES[layer["kind"]], {key: value for key, value in layer.items() if key != "kind"}]
-        for layer in agreement["layers"]
-    ]
-    return json.dumps(
-        {
-            "sharing": sharing,
-            "layers": layers,
-            "network": [agreement["input_shape"], agreement["weight_bits"]],
-            "batch_size": agreement["batch_size"],
-            "seed": agreement["seed"],
-            "run_nonce": run_nonce,
-        },
-        sort_keys=True,
-    )
 
 
 def test_identities() -> None:
@@ -292,76 +170,6 @@ def test_identities_of_the_round() -> None:
 # -- section 5: numbers that follow ----------------------------------------------------------------------------
 
 
-def primes_below(limit: int) -> Any:
-    for n in range(limit - 1, 1, -1):
-        if all(n % d for d in range(2, math.isqrt(n) + 1)):
-            yield n
-
-
-def derived(agreement: dict[str, Any]) -> tuple[int, tuple[int, ...], int]:
-    """R, the moduli and P of a network."""
-    clients, shards, masks = (agreement[key] for key in ("num_clients", "num_shards", "max_colluders"))
-    shape, batch = agreement["input_shape"], agreement["batch_size"]
-    s, degree, m = agreement["input_bits"], 1, max(0.0, math.log2(agreement["input_bound"]))
-    walked, parameters, largest, most_positions = [], 0, 0, 0
-    for layer in agreement["layers"]:
-        kind, bits, positions = layer["kind"], layer.get("weight_bits") or agreement["weight_bits"], 1
-        before = (degree, m)
-        if kind in ("conv2d", "sumpool"):
-            k, padding, stride = layer["kernel"], layer.get("padding", 0), layer["stride"] or layer["kernel"]
-            pixels = [(side + 2 * padding - k) // stride + 1 for side in shape[:2]]
-            positions = math.prod(pixels)
-        if kind in ("dense", "conv2d"):
-            fan_in, fan_out = (shape[0], layer["units"]) if kind == "dense" else (k * k * shape[2], layer["channels"])
-            parameters, largest = parameters + (fan_in + 1) * fan_out, max(largest, fan_in * fan_out)
-            most_positions = max(most_positions, positions)
-            shape, s, m = [fan_out] if kind == "dense" else [*pixels, fan_out], s + bits, 3.0
-        elif kind == "square":
-            s, degree, m = 2 * s, 2 * degree, 2 * m
-        elif kind == "quadratic":
-            s, degree, m = 2 * s, 2 * degree, math.log2(4**m + 2**m)
-        elif kind == "sumpool":
-            shape, m = [*pixels, shape[2]], m + 2 * math.log2(k)
-        elif kind == "flatten":
-            shape = [math.prod(shape)]
-        walked.append((kind, bits, *before, positions))
-    e, v, degrees, needs = degree, 1 + math.log2(2**m + 1), [], [0.0]
-    for kind, bits, in_degree, in_m, positions in reversed(walked):
-        if kind in ("dense", "conv2d"):
-            degrees.append(e + in_degree)
-            needs.append(2 * s - bits + v + max(0.0, in_m) + math.log2(shards * batch * positions))
-            v += 2
-        elif kind == "square":
-            e, v = e + in_degree, v + 1 + in_m
-        elif kind == "quadratic":
-            e, v = e + in_degree, v + math.log2(2 * 2**in_m + 1)
-    threshold = max(degrees) * (shards + masks - 1) + 1
-
-    def enough(primes: list[int]) -> bool:
-        left = sorted(primes)
-        headroom = 1
-        while left and headroom < 2**20:
-            headroom *= left.pop()
-        return bool(left) and headroom >= 2**20 and math.log2(math.prod(left)) >= max(needs) + 1
-
-    def choose(limit: int) -> tuple[int, ...] | None:
-        chosen: list[int] = []
-        for prime in primes_below(limit):
-            if prime <= max(2, clients + shards + masks):
-                return None
-            chosen.append(prime)
-            if enough(chosen):
-                return tuple(sorted(chosen))
-        return None
-
-    moduli = choose(256) if largest >= 2**20 and shards * batch * most_positions <= 33553 else None
-    if moduli is None:
-        n = max(batch * most_positions, threshold)
-        moduli = choose(max(2**22, min(2**24, 2 * (math.isqrt((2**53 - 2**25) // n) - 3))))
-    assert moduli is not None
-    return threshold, moduli, parameters
-
-
 def test_derived_numbers() -> None:
     for agreement, vectors in ((json.loads(NETWORK["agreement"]), NETWORK), (round_agreement(), VECTORS)):
         threshold, moduli, _ = derived(agreement)
@@ -373,12 +181,6 @@ def sizes() -> dict[str, Any]:
     agreement = json.loads(NETWORK["agreement"])
     threshold, moduli, parameters = derived(agreement)
     return {"moduli": moduli, "M": len(moduli), "P": parameters, "W": 5, "R": threshold}
-
-
-def hidden_rows(m: int, shards: int) -> list[list[int]]:
-    w, q = divmod(m, shards)
-    regular = [[r * shards + k for k in range(shards)] for r in range(w)]
-    return regular + [[w * shards + (j + k) % q for k in range(shards)] for j in range(q)]
 
 
 def test_coded_rows_and_points() -> None:
@@ -414,11 +216,6 @@ def test_messages_of_the_round() -> None:
 
 
 # -- section 8: envelopes --------------------------------------------------------------------------------------
-
-
-def hkdf(ikm: bytes, info: bytes) -> bytes:
-    """RFC 5869 with SHA-256, no salt, 32 bytes."""
-    return hmac.digest(hmac.digest(bytes(32), ikm, "sha256"), info + b"\1", "sha256")
 
 
 def opened(sender: str, receiver: str, context: bytes, envelope: bytes) -> bytes:
@@ -548,46 +345,11 @@ def test_reply() -> None:
 
 # -- section 13: randomness ------------------------------------------------------------------------------------
 
-DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|", SPEC, re.M)}
-
-
-def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
-    nonce = struct.pack(
-        "<IIII", j // 16, DOMAINS[domain] * 256 + attempt, index, 0
-    )  # the library wants the counter first
-    stream = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(64))
-    return int(struct.unpack("<16I", stream)[j % 16])
-
-
-def public_key(seed: int) -> bytes:
-    return sha256(label("dresfl public stream "), str(seed).encode())
-
-
-def drawn(rows: list[int], batch: int, shards: int, seed: int, number: int) -> list[list[int]]:
-    key, total, out = public_key(seed), sum(rows), []
-    for b in range(batch):
-        r = 2**32 * word(key, "batch", number, 2 * b) + word(key, "batch", number, 2 * b + 1)
-        v, dealer = (b * total + r * total // 2**64) // batch, 0
-        while v >= rows[dealer]:
-            v, dealer = v - rows[dealer], dealer + 1
-        w = rows[dealer] // shards
-        out.append([dealer, v // shards if v < w * shards else v - w * (shards - 1)])
-    return out
-
 
 def test_batches() -> None:
     rows = [len(inputs) for inputs in VECTORS["inputs"]]
     got = drawn(rows, VECTORS["batch_size"], VECTORS["num_shards"], VECTORS["seed"], VECTORS["round"])
     assert got == VECTORS["batch"]
-
-
-def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:
-    key = hmac.digest(seed, label("dresfl masks") + sharing_id, "sha256")
-    limit = 2**32 // p * p
-    attempt = 0
-    while (found := word(key, "masks", row, j, attempt)) >= limit:
-        attempt += 1
-    return found % p
 
 
 def test_masks_and_shares_of_the_round() -> None:

@@ -1,17 +1,15 @@
-"""SPEC.md against the test vectors: a second reader, made of the page's tables and formulas alone.
+"""SPEC.md against the test vectors: a second reader (reference/spec.py), made of the page alone.
 
 Byte layouts are not written here but parsed from SPEC.md, and labels are looked up there: a wrong table or label on the
 page makes these tests fail. Only the last tests, of frames, moduli and limits, compare with the package itself.
 """
 
-import hashlib
 import hmac
 import json
 import math
 import re
 import struct
 import zlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,114 +18,37 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from reference.spec import (
+    SPEC,
+    Invalid,
+    block,
+    derived,
+    digits,
+    drawn,
+    hidden_rows,
+    hkdf,
+    joined,
+    label,
+    mask,
+    pack,
+    public_key,
+    read,
+    session_text,
+    sha256,
+    sharing_text,
+    table,
+    word,
+)
+
 ROOT = Path(__file__).parents[1]
-SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
 FRAMES = ["Hello", "Ready", "Reply", "Begin", "Weights", "Delta", "Done", "Wait"]
 FRAMES += ["Open", "Request", "Slice", "Holding", "Ack", "Reject"]
-
-
-# -- a decoder made of the page's tables -----------------------------------------------------------------------
-
-
-class Invalid(Exception):
-    """The page says that these bytes are refused."""
-
-
-@cache
-def table(name: str) -> tuple[tuple[str, str], ...]:
-    """The fields and types under a heading of SPEC.md."""
-    section = re.search(rf"^### {name}\n\n\| field \| type \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", SPEC, re.M)
-    assert section, f"SPEC.md has no table {name!r}"
-    rows = (line.split("|") for line in section[1].splitlines())
-    return tuple((cells[1].strip(), cells[2].strip()) for cells in rows)
-
-
-class Reader:
-    """Takes fields off the front."""
-
-    def __init__(self, data: bytes, sizes: dict[str, int]) -> None:
-        self.data, self.values = data, dict[str, Any](sizes)
-
-    def bytes(self, count: int) -> bytes:
-        if len(self.data) < count:
-            raise Invalid("too short")
-        taken, self.data = self.data[:count], self.data[count:]
-        return taken
-
-    def value(self, kind: str) -> Any:
-        if found := re.fullmatch(r"([ui])(8|16|32)( = (\d+))?", kind):
-            number = int.from_bytes(self.bytes(int(found[2]) // 8), "little", signed=found[1] == "i")
-            if found[4] and number != int(found[4]):
-                raise Invalid(f"{number} instead of {found[4]}")
-            return number
-        if found := re.fullmatch(r"(\w+) bytes", kind):
-            return self.bytes(self.values[found[1]] if not found[1].isdigit() else int(found[1]))
-        if found := re.fullmatch(r"(\w+) x \((.*)\)", kind):
-            fields = [field.strip().split(" ", 1)[1] for field in found[2].split(",")]
-            return [[self.value(field) for field in fields] for _ in range(self.values[found[1]])]
-        if found := re.fullmatch(r"residues \((.*)\)", kind):
-            _, *axes = (self.values[axis.strip()] for axis in found[1].split(","))
-            return self.residues(math.prod(axes))
-        if kind == "text" and len(self.data) > 1000:
-            raise Invalid("a text too long")
-        assert kind in ("text", "rest"), f"SPEC.md does not explain the type {kind!r}"
-        return self.bytes(len(self.data))
-
-    def residues(self, count: int) -> list[list[int]]:
-        moduli = self.values["moduli"]
-        width = -(-max(moduli).bit_length() // 8)
-        found = [[int.from_bytes(self.bytes(width), "little") for _ in range(count)] for _ in moduli]
-        if any(x >= p for p, channel in zip(moduli, found, strict=True) for x in channel):
-            raise Invalid("a residue not below its modulus")
-        return found
-
-
-def read(name: str, data: bytes, /, **sizes: Any) -> dict[str, Any]:
-    """Decode a message, frame or envelope as its table says; nothing may be left."""
-    reader = Reader(data, sizes)
-    for field, kind in table(name):
-        reader.values[field] = reader.value(kind)
-    if reader.data:
-        raise Invalid("too long")
-    return reader.values
-
-
-def pack(name: str, /, **fields: Any) -> bytes:
-    """Encode fixed fields as a table says."""
-    forms = {"u8": "B", "u16": "H", "u32": "I"}
-    out = b""
-    for field, kind in table(name):
-        value = fields[field]
-        if isinstance(value, bytes):
-            count = kind.removesuffix(" bytes")
-            assert len(value) == int(fields.get(count, count)), f"SPEC.md has {kind} for {name}.{field}"
-        out += value if isinstance(value, bytes) else struct.pack("<" + forms[kind], value)
-    return out
-
-
-def label(text: str) -> bytes:
-    """A quoted text of SPEC.md."""
-    assert f'"{text}"' in SPEC, f"SPEC.md does not mention {text!r}"
-    return text.encode()
-
-
-def block(name: str) -> str:
-    """A JSON text that SPEC.md shows."""
-    found = re.search(rf"```json {name}\n(.*)\n```", SPEC)
-    assert found, f"SPEC.md shows no {name}"
-    return found[1]
-
-
-def sha256(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join(parts)).digest()
 
 
 # -- section 2: parties ----------------------------------------------------------------------------------------
@@ -152,18 +73,22 @@ def member(name: str) -> bytes:
 
 
 def signed(name: str, purpose: str, message: bytes) -> bytes:
-    whole = label("dresfl signature 1") + bytes([len(purpose)]) + label(purpose) + message
-    return Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).sign(whole)
+    return Ed25519PrivateKey.from_private_bytes(secret(f"signing {name}")).sign(to_sign(purpose, message))
+
+
+def to_sign(purpose: str, message: bytes) -> bytes:
+    terms = {"length of purpose u8": bytes([len(purpose)]), "purpose": label(purpose), "message": message}
+    return joined("signature(purpose, message)", terms)
 
 
 def roster_digest(maker: str, server: str, clients: list[str]) -> bytes:
-    parties = [member(maker), member(server), struct.pack("<I", len(clients)), *map(member, clients)]
-    return sha256(label("dresfl roster 1"), *parties)
+    first, second, *rest = [*map(member, clients), b""]
+    terms = {"maker": member(maker), "server": member(server), "number of clients u32": struct.pack("<I", len(clients))}
+    return sha256(joined("roster body", {**terms, "client 0": first, "client 1": second, "…": b"".join(rest)}))
 
 
-def digits(digest: bytes) -> str:
-    number = f"{int.from_bytes(digest, 'big') % 10**40:040}"
-    return " ".join(re.findall(".{5}", number))
+def test_the_page_names_the_vectors_format() -> None:
+    assert f'`format` is "{VECTORS["format"]}"' in SPEC
 
 
 def test_parties() -> None:
@@ -171,7 +96,7 @@ def test_parties() -> None:
         own = member(party["name"])
         assert own.hex() == party["public_bytes"]
         assert signed(party["name"], "card", own).hex() == party["card_signature"]
-        assert digits(sha256(label("dresfl member 1"), own)) == party["fingerprint"]
+        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == party["fingerprint"]
         found = read("member", own)
         assert found["name"].decode() == party["name"]
         for key in ("sealing_key", "signing_key", "tls_spki_sha256"):
@@ -187,8 +112,6 @@ def test_rosters() -> None:
 
 
 # -- sections 4 to 6: agreement and identities -----------------------------------------------------------------
-
-CLASSES = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", SPEC, re.M))
 
 
 def canonical(value: Any) -> str:
@@ -209,34 +132,11 @@ def test_layers_are_as_the_page_lists_them() -> None:
         assert set(re.findall(r"`(\w+)`", row[1])) == set(layer) - {"kind"}
 
 
-def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], nonce: str) -> str:
-    shape, classes = agreement["input_shape"], agreement["layers"][-1]["units"]
-    code = [agreement[key] for key in ("num_clients", "num_shards", "max_colluders")]
-    row = [math.prod(shape), classes, agreement["input_bits"]]
-    return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
-
-
-def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
-    layers = [
-        [CLASSES[layer["kind"]], {key: value for key, value in layer.items() if key != "kind"}]
-        for layer in agreement["layers"]
-    ]
-    return json.dumps(
-        {
-            "sharing": sharing,
-            "layers": layers,
-            "network": [agreement["input_shape"], agreement["weight_bits"]],
-            "batch_size": agreement["batch_size"],
-            "seed": agreement["seed"],
-            "run_nonce": run_nonce,
-        },
-        sort_keys=True,
-    )
-
-
 def test_identities() -> None:
     contributions = [bytes.fromhex(contribution) for contribution in NETWORK["contributions"]]
-    nonce = sha256(label("dresfl sharing nonce"), bytes.fromhex(NETWORK["own_bytes"]), *contributions)
+    terms = {"own bytes": bytes.fromhex(NETWORK["own_bytes"]), "contribution 0": contributions[0]}
+    terms |= {"contribution 1": contributions[1], "…": b"".join(contributions[2:])}
+    nonce = sha256(joined("sharing nonce", terms))
     assert nonce.hex() == NETWORK["nonce"]
     agreement, moduli = json.loads(NETWORK["agreement"]), list(map(int, NETWORK["moduli"]))
     sharing = sharing_text(agreement, NETWORK["client_rows"], moduli, NETWORK["nonce"])
@@ -270,65 +170,6 @@ def test_identities_of_the_round() -> None:
 # -- section 5: numbers that follow ----------------------------------------------------------------------------
 
 
-def primes_below(limit: int) -> Any:
-    for n in range(limit - 1, 1, -1):
-        if all(n % d for d in range(2, math.isqrt(n) + 1)):
-            yield n
-
-
-def derived(agreement: dict[str, Any]) -> tuple[int, tuple[int, ...], int]:
-    """R, the moduli and P of dense networks and their activations."""
-    clients, shards, masks = (agreement[key] for key in ("num_clients", "num_shards", "max_colluders"))
-    size, batch = math.prod(agreement["input_shape"]), agreement["batch_size"]
-    s, degree, m = agreement["input_bits"], 1, max(0.0, math.log2(agreement["input_bound"]))
-    walked, parameters, largest = [], 0, 0
-    for layer in agreement["layers"]:
-        bits = layer.get("weight_bits") or agreement["weight_bits"]
-        walked.append((layer["kind"], bits, degree, m))
-        if layer["kind"] == "dense":
-            parameters, largest = parameters + (size + 1) * layer["units"], max(largest, size * layer["units"])
-            size, s, m = layer["units"], s + bits, 3.0
-        elif layer["kind"] == "square":
-            s, degree, m = 2 * s, 2 * degree, 2 * m
-        elif layer["kind"] == "quadratic":
-            s, degree, m = 2 * s, 2 * degree, math.log2(4**m + 2**m)
-    e, v, degrees, needs = degree, 1 + math.log2(2**m + 1), [], [0.0]
-    for kind, bits, in_degree, in_m in reversed(walked):
-        if kind == "dense":
-            degrees.append(e + in_degree)
-            needs.append(2 * s - bits + v + max(0.0, in_m) + math.log2(shards * batch))
-            v += 2
-        elif kind == "square":
-            e, v = e + in_degree, v + 1 + in_m
-        elif kind == "quadratic":
-            e, v = e + in_degree, v + math.log2(2 * 2**in_m + 1)
-    threshold = max(degrees) * (shards + masks - 1) + 1
-
-    def enough(primes: list[int]) -> bool:
-        left = sorted(primes)
-        headroom = 1
-        while left and headroom < 2**20:
-            headroom *= left.pop()
-        return bool(left) and headroom >= 2**20 and math.log2(math.prod(left)) >= max(needs) + 1
-
-    def choose(limit: int) -> tuple[int, ...] | None:
-        chosen: list[int] = []
-        for prime in primes_below(limit):
-            if prime <= max(2, clients + shards + masks):
-                return None
-            chosen.append(prime)
-            if enough(chosen):
-                return tuple(sorted(chosen))
-        return None
-
-    moduli = choose(256) if largest >= 2**20 and shards * batch <= 33553 else None
-    if moduli is None:
-        n = max(batch, threshold)
-        moduli = choose(max(2**22, min(2**24, 2 * (math.isqrt((2**53 - 2**25) // n) - 3))))
-    assert moduli is not None
-    return threshold, moduli, parameters
-
-
 def test_derived_numbers() -> None:
     for agreement, vectors in ((json.loads(NETWORK["agreement"]), NETWORK), (round_agreement(), VECTORS)):
         threshold, moduli, _ = derived(agreement)
@@ -340,12 +181,6 @@ def sizes() -> dict[str, Any]:
     agreement = json.loads(NETWORK["agreement"])
     threshold, moduli, parameters = derived(agreement)
     return {"moduli": moduli, "M": len(moduli), "P": parameters, "W": 5, "R": threshold}
-
-
-def hidden_rows(m: int, shards: int) -> list[list[int]]:
-    w, q = divmod(m, shards)
-    regular = [[r * shards + k for k in range(shards)] for r in range(w)]
-    return regular + [[w * shards + (j + k) % q for k in range(shards)] for j in range(q)]
 
 
 def test_coded_rows_and_points() -> None:
@@ -383,18 +218,15 @@ def test_messages_of_the_round() -> None:
 # -- section 8: envelopes --------------------------------------------------------------------------------------
 
 
-def hkdf(ikm: bytes, info: bytes) -> bytes:
-    """RFC 5869 with SHA-256, no salt, 32 bytes."""
-    return hmac.digest(hmac.digest(bytes(32), ikm, "sha256"), info + b"\1", "sha256")
-
-
 def opened(sender: str, receiver: str, context: bytes, envelope: bytes) -> bytes:
     found = read("envelope", envelope)
     own = X25519PrivateKey.from_private_bytes(secret(f"sealing {receiver}"))
     theirs = read("member", member(sender))["sealing_key"]
     try:
-        both = b"".join(own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (found["ephemeral"], theirs))
-        info = label("dresfl seal 1") + found["ephemeral"] + member(sender) + member(receiver) + context
+        fresh, standing = (own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (found["ephemeral"], theirs))
+        both = joined("secret", {"X25519(e, R)": fresh, "X25519(s, R)": standing})
+        members = {"sender's member": member(sender), "receiver's member": member(receiver)}
+        info = joined("info", {"E": found["ephemeral"], **members, "context": context})
         return ChaCha20Poly1305(hkdf(both, info)).decrypt(bytes(12), found["ciphertext"], context)
     except (InvalidTag, ValueError) as error:
         raise Invalid("it does not open") from error
@@ -448,10 +280,12 @@ def test_hello_and_begin() -> None:
     for field in ("run_nonce", "nonce", "own_bytes"):
         assert begin[field].hex() == NETWORK[field]
     follows = bytes.fromhex(NETWORK["frames"]["Begin"])[1 + 64 :]
-    message = hello["challenge"] + struct.pack("<H", place) + bytes.fromhex(NETWORK["roster_sha256"]) + follows
+    terms = {"challenge of the Hello": hello["challenge"], "number of the site u16": struct.pack("<H", place)}
+    terms |= {"roster digest": bytes.fromhex(NETWORK["roster_sha256"]), "all that follows the signature": follows}
+    message = joined("signed", terms)
     assert message.hex() == NETWORK["signed"]
     key = Ed25519PublicKey.from_public_bytes(read("member", member("hub"))["signing_key"])
-    whole = label("dresfl signature 1") + bytes([len("begin")]) + label("begin") + message
+    whole = to_sign("begin", message)
     key.verify(begin["signature"], whole)
     with pytest.raises(InvalidSignature):
         key.verify(begin["signature"], whole[:-1] + b"\0")
@@ -511,46 +345,11 @@ def test_reply() -> None:
 
 # -- section 13: randomness ------------------------------------------------------------------------------------
 
-DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|", SPEC, re.M)}
-
-
-def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
-    nonce = struct.pack(
-        "<IIII", j // 16, DOMAINS[domain] * 256 + attempt, index, 0
-    )  # the library wants the counter first
-    stream = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(64))
-    return int(struct.unpack("<16I", stream)[j % 16])
-
-
-def public_key(seed: int) -> bytes:
-    return sha256(label("dresfl public stream "), str(seed).encode())
-
-
-def drawn(rows: list[int], batch: int, shards: int, seed: int, number: int) -> list[list[int]]:
-    key, total, out = public_key(seed), sum(rows), []
-    for b in range(batch):
-        r = 2**32 * word(key, "batch", number, 2 * b) + word(key, "batch", number, 2 * b + 1)
-        v, dealer = (b * total + r * total // 2**64) // batch, 0
-        while v >= rows[dealer]:
-            v, dealer = v - rows[dealer], dealer + 1
-        w = rows[dealer] // shards
-        out.append([dealer, v // shards if v < w * shards else v - w * (shards - 1)])
-    return out
-
 
 def test_batches() -> None:
     rows = [len(inputs) for inputs in VECTORS["inputs"]]
     got = drawn(rows, VECTORS["batch_size"], VECTORS["num_shards"], VECTORS["seed"], VECTORS["round"])
     assert got == VECTORS["batch"]
-
-
-def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:
-    key = hmac.digest(seed, label("dresfl masks") + sharing_id, "sha256")
-    limit = 2**32 // p * p
-    attempt = 0
-    while (found := word(key, "masks", row, j, attempt)) >= limit:
-        attempt += 1
-    return found % p
 
 
 def test_masks_and_shares_of_the_round() -> None:
@@ -572,20 +371,51 @@ def test_masks_are_rejection_sampled() -> None:
     assert any(value != word(key, "masks", 0, j) % p for j, value in enumerate(values))
 
 
-def test_the_dealt_share() -> None:
+def own_rows(count: int) -> list[list[int]]:
+    """A client's rows in the network's vectors: inputs that count up modulo 5, targets that alternate."""
+    return [[(3 * i + j) % 5 for j in range(3)] + [int(i % 2 == c) for c in range(2)] for i in range(count)]
+
+
+def dealt(dealer: int, receiver: int, p: int, channel: int) -> list[list[int]]:
     """Section 14, for K = T = 1: the line through (1, row) and (2, mask), at the receiver's point."""
+    seed, sharing_id = bytes.fromhex(NETWORK["mask_secrets"][dealer]), bytes.fromhex(NETWORK["sharing_id"])
+    out, step = [], 3 + receiver - 1
+    for r, row in enumerate(own_rows(NETWORK["client_rows"][dealer])):
+        masks = [mask(seed, sharing_id, p, r, channel * 5 + column) for column in range(5)]
+        out.append([(x + (u - x) * step) % p for x, u in zip(row, masks, strict=True)])
+    return out
+
+
+def test_the_dealt_share() -> None:
     share = read("Share", bytes.fromhex(NETWORK["share"]), **sizes())
-    seed, sharing_id = bytes.fromhex(NETWORK["mask_secrets"][0]), bytes.fromhex(NETWORK["sharing_id"])
-    point = 3 + share["receiver"]
-    inputs = [[0, 1, 2], [3, 4, 0]]  # rows of client 0, as experiments/network_vectors.py makes them
-    rows = [values + [int(i % 2 == c) for c in range(2)] for i, values in enumerate(inputs)]
     for channel, p in enumerate(sizes()["moduli"]):
-        wanted = []
-        for r, row in enumerate(rows):
-            for column, x in enumerate(row):
-                u = mask(seed, sharing_id, p, r, channel * 5 + column)
-                wanted.append((x + (u - x) * (point - 1)) % p)
-        assert share["residues"][channel] == wanted
+        rows = dealt(share["dealer"], share["receiver"], p, channel)
+        assert share["residues"][channel] == [x for row in rows for x in row]
+
+
+def test_the_answer() -> None:
+    """A whole client in a few lines: its shares of the batch, and the gradient of dense 2, square, dense 2 on them."""
+    reply, agreement = frame("Reply"), json.loads(NETWORK["agreement"])
+    answer = read("Answer", reply["answer"], **sizes())
+    w = [weight for (weight,) in read("Task", frame("Weights")["task"], **sizes())["weights"]]
+    w1, b1, w2, b2 = [w[0:2], w[2:4], w[4:6]], w[6:8], [w[8:10], w[10:12]], w[12:14]
+    s0 = agreement["input_bits"]
+    s1 = 2 * (s0 + agreement["weight_bits"])
+    out = s1 + agreement["layers"][2]["weight_bits"]
+    batch = drawn(NETWORK["client_rows"], agreement["batch_size"], 1, agreement["seed"], reply["round"])
+    for channel, p in enumerate(sizes()["moduli"]):
+        total = [0] * len(w)
+        for dealer, row in batch:
+            coded = dealt(dealer, answer["client"], p, channel)[row]
+            x, y = coded[:3], coded[3:]
+            z = [sum(x[i] * w1[i][h] for i in range(3)) + 2**s0 * b1[h] for h in range(2)]
+            f = [sum(z[h] ** 2 * w2[h][c] for h in range(2)) + 2**s1 * b2[c] for c in range(2)]
+            d = [2 * (f[c] - 2**out * y[c]) for c in range(2)]
+            e = [2 * z[h] * sum(w2[h][c] * d[c] for c in range(2)) for h in range(2)]
+            gradient = [x[i] * e[h] for i in range(3) for h in range(2)] + [2**s0 * e[h] for h in range(2)]
+            gradient += [z[h] ** 2 * d[c] for h in range(2) for c in range(2)] + [2**s1 * d[c] for c in range(2)]
+            total = [a + b for a, b in zip(total, gradient, strict=True)]
+        assert answer["residues"][channel] == [value % p for value in total]
 
 
 def initial(agreement: dict[str, Any]) -> list[int]:
@@ -639,6 +469,20 @@ def test_derived_numbers_are_the_packages(hidden: tuple[int, ...], activation: s
         seed=3,
     )
     session = make_session(agreement, (7,) * 40, b"n", b"r")
+    found = derived(json.loads(agreement.encode()))
+    assert found == (session.recovery_threshold, session.field.moduli, session.network.num_parameters)
+
+
+@pytest.mark.parametrize("activation", ["square", "quadratic"])
+@pytest.mark.parametrize(("stride", "padding", "pool"), [(1, 2, 2), (2, 0, None), (3, 1, 1)])
+def test_derived_numbers_of_images(activation: str, stride: int, padding: int, pool: int | None) -> None:
+    from dresfl.model import Conv2d, Dense, Flatten, Quadratic, Square, SumPool
+    from dresfl.party import Agreement, make_session
+
+    bent = Square() if activation == "square" else Quadratic()
+    layers = (Conv2d(4, 3, stride, padding, weight_bits=7), bent, SumPool(2, pool), Flatten(), Dense(5))
+    agreement = Agreement(layers, (13, 11, 2), num_clients=9, rounds=5, input_bound=2.5, batch_size=20)
+    session = make_session(agreement, (7,) * 9, b"n", b"r")
     found = derived(json.loads(agreement.encode()))
     assert found == (session.recovery_threshold, session.field.moduli, session.network.num_parameters)
 

@@ -59,7 +59,7 @@ def test_goes_on_without_the_dead(consortium: Consortium) -> None:
     """Two of seven fall silent once the shares are there; five are enough."""
     dead = {101, 104}
     wire = Wire(consortium, lambda node, kind, reply: None if kind is Kind.ANSWER and node in dead else reply)
-    run = Run(consortium)
+    run = Run(consortium, Settings(deadline=60.0, linger=0.1))
     assert weights_sha256(run.play(wire).weights) == consortium.expected()
     assert {client for record in run.records for client in record.survivors} == {0, 2, 3, 5, 6}
 
@@ -149,6 +149,6 @@ def test_two_nodes_swapped_by_flower(consortium: Consortium) -> None:
         return kept.get(other)
 
     wire.fetch = fetch  # type: ignore[method-assign]
-    run = Run(consortium)
+    run = Run(consortium, Settings(deadline=60.0, linger=0.1))
     assert weights_sha256(run.play(wire).weights) == consortium.expected()
     assert not any({0, 1} & set(record.survivors) for record in run.records)

@@ -1,5 +1,7 @@
 """The worker: letters over a socket that only its owner, or one group, may open."""
 
+import grp
+import os
 import socket
 import stat
 import struct
@@ -62,6 +64,30 @@ def test_path_too_long_and_group_unknown(tmp_path: Path) -> None:
         serve(tmp_path / ("long" * 30), bytes)
     with pytest.raises(UsageError, match="no group"):
         serve(tmp_path / "s", bytes, "no-such-group")
+
+
+def test_a_group_may_connect(tmp_path: Path) -> None:
+    path, ready = tmp_path / "s", threading.Event()
+    group = grp.getgrgid(os.getgid()).gr_name
+    threading.Thread(target=serve, args=(path, bytes, group, ready.set), daemon=True).start()
+    assert ready.wait(10)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+def test_a_letter_that_cannot_be_answered(tmp_path: Path) -> None:
+    """The worker says so in its log, and stays."""
+    path, ready = tmp_path / "s", threading.Event()
+
+    def handle(data: bytes) -> bytes:
+        if data == b"bad":
+            raise RuntimeError("out of memory")
+        return data
+
+    threading.Thread(target=serve, args=(path, handle, "", ready.set), daemon=True).start()
+    assert ready.wait(10)
+    with pytest.raises(MessageError, match="no reply"):
+        Forwarder(path).handle(b"bad")
+    assert Forwarder(path).handle(b"good") == b"good"
 
 
 def test_worker_that_says_nothing(tmp_path: Path) -> None:

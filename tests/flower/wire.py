@@ -115,7 +115,7 @@ class Run:
     """A coordinator over a wire, what it logged, and how its rounds ended."""
 
     consortium: Consortium
-    settings: Settings = field(default_factory=lambda: Settings(deadline=1.0, linger=2.0))
+    settings: Settings = field(default_factory=lambda: Settings(deadline=60.0, linger=60.0))
     events: list[tuple[str, dict]] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
 

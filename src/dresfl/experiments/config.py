@@ -198,7 +198,7 @@ def parse_layer(table: object, where: str) -> Layer:
 def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
     """The network of a TOML file's [model] table, which here also needs its input_shape.
 
-    The file's own input_bits and weight_bits win over the arguments.
+    The file's own input_bits and weight_bits win over the arguments. An agreement's input_bound is understood too.
     """
     table = load_table(str(path)).get("model")
     if not isinstance(table, dict):
@@ -206,8 +206,12 @@ def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
     shape = table.pop("input_shape", None)
     if not isinstance(shape, list) or not shape or any(type(n) is not int or n < 1 for n in shape):
         raise UsageError(f"{path}: [model] needs input_shape", "for example input_shape = [28, 28, 1] or [784]")
+    bound = table.pop("input_bound", 1.0)
+    if type(bound) not in (int, float) or not 0 < bound < math.inf:
+        raise UsageError(f"{path}: input_bound must be a positive number, not {bound!r}")
     model = parse(Model, {"input_bits": input_bits, "weight_bits": weight_bits, **table}, "model")
-    return Network(model.layers, tuple(shape), model.input_bits, model.weight_bits)
+    magnitude = max(0.0, math.log2(bound))
+    return Network(model.layers, tuple(shape), model.input_bits, model.weight_bits, input_magnitude=magnitude)
 
 
 def _dotted(where: str, key: str) -> str:

@@ -1,0 +1,294 @@
+"""A second client, written from SPEC.md alone: for dense networks with squares, in Python integers, in memory.
+
+It uses gRPC as a library and nothing of the package. What a real client must keep on its disk, it keeps nowhere.
+"""
+
+import asyncio
+import hmac
+import json
+import math
+import secrets
+import zlib
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from .spec import (
+    derived,
+    drawn,
+    hidden_rows,
+    hkdf,
+    joined,
+    mask,
+    pack,
+    read,
+    session_text,
+    sha256,
+    sharing_text,
+    table,
+)
+
+KINDS = {int(dict(table(name))["kind"].split("=")[1]): name for name in ("Begin", "Weights", "Delta", "Done", "Wait")}
+
+
+class SecondClient:
+    """One client of a federation, for one connection."""
+
+    def __init__(self, roster: Path, identity: Path, agreement: str, rows: list[list[int]]) -> None:
+        """roster and identity: files of dresfl; agreement: its JSON; rows: integer inputs, then targets."""
+        listed, own = json.loads(roster.read_text()), json.loads(identity.read_text())
+        self._server = _member(listed["server"])
+        self._members = [_member(card) for card in listed["clients"]]
+        self._names = [card["name"] for card in listed["clients"]]
+        self.server_name = listed["server"]["name"]
+        self.index = self._names.index(own["name"])
+        self._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(own["sealing_key"]))
+        self._text, self._agreement, self._rows = agreement, json.loads(agreement), rows
+        self._secret = secrets.token_bytes(32)
+        self._shares: dict[tuple[int, int], list[list[int]]] = {}  # dealer, coded row -> channel -> values
+        self.answered = 0
+
+    # -- the session -----------------------------------------------------------------------------------------
+
+    async def run(self, target: str, credentials: grpc.ChannelCredentials) -> list[int]:
+        """Take part from Hello to Done; the final weights."""
+        options = [("grpc.ssl_target_name_override", self.server_name), ("grpc.max_receive_message_length", 2**23)]
+        async with grpc.aio.secure_channel(target, credentials, options) as channel:
+            self._channel = channel
+            call = channel.stream_stream("/dresfl.Hub/Session")()
+            challenge = secrets.token_bytes(16)
+            contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16)
+            hello = {"agreement": sha256(self._text.encode()), "rows": len(self._rows), "contribution": contribution}
+            await call.write(pack("Hello", **hello, held_nonce=bytes(32), challenge=challenge))
+            while (frame := await call.read())[0] != 16:
+                assert KINDS[frame[0]] == "Wait"
+            self._accept(frame, challenge, contribution)
+            dealing = asyncio.create_task(self._deal())
+            await self._collect()
+            await call.write(pack("Ready", sharing_id=self._sharing_id))
+            try:
+                return await self._answer(call)
+            finally:
+                dealing.cancel()
+
+    def _accept(self, frame: bytes, challenge: bytes, contribution: bytes) -> None:
+        begin, agreement = read("Begin", frame), self._agreement
+        roster = bytes.fromhex(agreement["roster"])
+        number = self.index.to_bytes(2, "little")
+        signed = joined(
+            "signed",
+            {
+                "challenge of the Hello": challenge,
+                "number of the site u16": number,
+                "roster digest": roster,
+                "all that follows the signature": frame[65:],
+            },
+        )
+        terms = {"length of purpose u8": b"\x05", "purpose": b"begin", "message": signed}
+        key = Ed25519PublicKey.from_public_bytes(read("member", self._server)["signing_key"])
+        key.verify(begin["signature"], joined("signature(purpose, message)", terms))
+        parts = [part for _, part in begin["sites"]]
+        assert parts[self.index] == contribution
+        fresh = {"own bytes": begin["own_bytes"], "contribution 0": parts[0], "contribution 1": parts[1]}
+        assert begin["nonce"] == sha256(joined("sharing nonce", {**fresh, "…": b"".join(parts[2:])}))
+        self._client_rows = [rows for rows, _ in begin["sites"]]
+        _, self._moduli, self._parameters = derived(agreement)
+        text = sharing_text(agreement, self._client_rows, list(self._moduli), begin["nonce"].hex())
+        digest = sha256(text.encode())
+        self._sharing_id = digest[:16]
+        self._session_id = sha256(session_text(agreement, digest.hex(), begin["run_nonce"].hex()).encode())[:16]
+        self._mask_seed = hmac.digest(self._secret, digest, "sha256")
+        shards = agreement["num_shards"]
+        self._coded = [len(hidden_rows(rows, shards)) for rows in self._client_rows]
+        self._width = math.prod(agreement["input_shape"]) + agreement["layers"][-1]["units"]
+        self._bytes = -(-max(self._moduli).bit_length() // 8)
+        self._per_slice = max(1, 2**20 // (len(self._moduli) * self._width * self._bytes))
+        self._sizes = {"moduli": self._moduli, "M": len(self._moduli), "P": self._parameters, "W": self._width}
+
+    # -- shares ----------------------------------------------------------------------------------------------
+
+    def _slices(self, dealer: int) -> int:
+        return -(-self._coded[dealer] // self._per_slice)
+
+    def _slice(self, dealer: int, number: int) -> range:
+        return range(number * self._per_slice, min((number + 1) * self._per_slice, self._coded[dealer]))
+
+    def _coded_row(self, row: int, receiver: int) -> list[list[int]]:
+        """What a receiver is to hold of one of our coded rows, channel by channel."""
+        agreement = self._agreement
+        shards, masks = agreement["num_shards"], agreement["max_colluders"]
+        hidden = [self._rows[i] for i in hidden_rows(len(self._rows), shards)[row]]
+        points, at = list(range(1, shards + masks + 1)), shards + masks + 1 + receiver
+        out = []
+        for channel, p in enumerate(self._moduli):
+            basis = []
+            for k in points:
+                above, below = 1, 1
+                for j in points:
+                    if j != k:
+                        above, below = above * (at - j) % p, below * (k - j) % p
+                basis.append(above * pow(below, -1, p) % p)
+            values = []
+            for column in range(self._width):
+                word = [(channel * masks + t) * self._width + column for t in range(masks)]
+                noise = [mask(self._mask_seed, self._sharing_id, p, row, j) for j in word]
+                known = [shard[column] for shard in hidden] + noise
+                values.append(sum(a * b for a, b in zip(known, basis, strict=True)) % p)
+            out.append(values)
+        return out
+
+    def _context(self, dealer: int, receiver: int, number: int) -> bytes:
+        place = {"dealer": dealer, "receiver": receiver, "slice_number": number, "num_slices": self._slices(dealer)}
+        return pack("context", sharing_id=self._sharing_id, **place)
+
+    def _key(self, secret: tuple[bytes, bytes], ephemeral: bytes, dealer: int, receiver: int, context: bytes) -> bytes:
+        both = joined("secret", {"X25519(e, R)": secret[0], "X25519(s, R)": secret[1]})
+        members = {"sender's member": self._members[dealer], "receiver's member": self._members[receiver]}
+        return hkdf(both, joined("info", {"E": ephemeral, **members, "context": context}))
+
+    def _sealed(self, receiver: int, number: int) -> bytes:
+        rows = self._slice(self.index, number)
+        coded = [self._coded_row(row, receiver) for row in rows]
+        packed = b"".join(
+            x.to_bytes(self._bytes, "little") for m in range(len(self._moduli)) for row in coded for x in row[m]
+        )
+        place = {"dealer": self.index, "receiver": receiver, "first_row": rows.start, "rows": len(rows)}
+        header = b"".join(
+            value.to_bytes(int(kind[1:].split()[0]) // 8, "little") if isinstance(value, int) else value
+            for field, kind in table("Share")[:-1]
+            for value in [int(kind.split("=")[1]) if "=" in kind else {**place, "sharing_id": self._sharing_id}[field]]
+        )
+        fresh, theirs = X25519PrivateKey.generate(), _sealing_key(self._members[receiver])
+        context, public = self._context(self.index, receiver, number), fresh.public_key().public_bytes_raw()
+        key = self._key((fresh.exchange(theirs), self._sealing.exchange(theirs)), public, self.index, receiver, context)
+        ciphertext = ChaCha20Poly1305(key).encrypt(bytes(12), header + packed, context)
+        return pack("envelope", ephemeral=public, ciphertext=ciphertext)
+
+    def _keep(self, dealer: int, number: int, sealed: bytes) -> None:
+        found, context = read("envelope", sealed), self._context(dealer, self.index, number)
+        own = self._sealing
+        fresh = own.exchange(X25519PublicKey.from_public_bytes(found["ephemeral"]))
+        standing = own.exchange(_sealing_key(self._members[dealer]))
+        key = self._key((fresh, standing), found["ephemeral"], dealer, self.index, context)
+        plaintext = ChaCha20Poly1305(key).decrypt(bytes(12), found["ciphertext"], context)
+        share, rows = read("Share", plaintext, **self._sizes), self._slice(dealer, number)
+        assert (share["dealer"], share["receiver"]) == (dealer, self.index)
+        assert (share["first_row"], share["rows"]) == (rows.start, len(rows))
+        for i, row in enumerate(rows):
+            place = slice(i * self._width, (i + 1) * self._width)
+            self._shares[dealer, row] = [channel[place] for channel in share["residues"]]
+
+    async def _deal(self) -> None:
+        call = self._channel.stream_stream("/dresfl.Hub/Deal")()
+        await call.write(pack("Open", sharing_id=self._sharing_id))
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            request = read("Request", frame)
+            place = {"peer": request["peer"], "slice": request["slice"]}
+            await call.write(pack("Slice", **place, sealed=self._sealed(place["peer"], place["slice"])))
+
+    async def _collect(self) -> None:
+        for row in range(self._coded[self.index]):
+            self._shares[self.index, row] = self._coded_row(row, self.index)
+        call = self._channel.stream_stream("/dresfl.Hub/Collect")()
+        await call.write(pack("Open", sharing_id=self._sharing_id))
+        for dealer in range(len(self._coded)):
+            count = self._slices(dealer) if dealer == self.index else 0
+            held = (2**count - 1).to_bytes(-(-count // 8), "little")
+            await call.write(pack("Holding", peer=dealer, held=held))
+        while len(self._shares) < sum(self._coded):
+            got = read("Slice", await call.read())
+            self._keep(got["peer"], got["slice"], got["sealed"])
+            await call.write(pack("Ack", peer=got["peer"], slice=got["slice"]))
+        await call.done_writing()
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def _answer(self, call: Any) -> list[int]:
+        weights: list[int] = []
+        last = -1
+        while True:
+            data = await call.read()
+            kind = KINDS[data[0]]
+            frame = read(kind, data)
+            if kind == "Delta":
+                assert frame["base_round"] == last
+                raw, width = zlib.decompress(frame["packed"]), frame["width"]
+                cut = [raw[i : i + width] for i in range(0, len(raw), width)]
+                moves = [int.from_bytes(move, "little", signed=True) for move in cut]
+                weights = [w + move for w, move in zip(weights, moves, strict=True)]
+                assert sha256(*(w.to_bytes(4, "little", signed=True) for w in weights)) == frame["weights_sha256"]
+                last = frame["round"]
+            else:
+                task = read("Task", frame["task"], **self._sizes)
+                assert task["session_id"] == self._session_id
+                weights, last = [w for (w,) in task["weights"]], task["round"]
+            if kind == "Done":
+                await call.write(pack("Reply", round=last, answer=b""))
+                assert await call.read() is grpc.aio.EOF
+                return weights
+            packed = await asyncio.to_thread(self._gradient, weights, last)
+            head = bytes([1, 3]) + self._session_id + last.to_bytes(4, "little") + self.index.to_bytes(2, "little")
+            assert read("Answer", head + packed, **self._sizes)["client"] == self.index
+            await call.write(pack("Reply", round=last, answer=head + packed))
+            self.answered += 1
+
+    def _gradient(self, weights: list[int], number: int) -> bytes:
+        agreement = self._agreement
+        batch = drawn(self._client_rows, agreement["batch_size"], agreement["num_shards"], agreement["seed"], number)
+        out = b""
+        for channel, p in enumerate(self._moduli):
+            rows = [self._shares[dealer, row][channel] for dealer, row in batch]
+            total = _gradient(agreement, weights, rows, p)
+            out += b"".join(x.to_bytes(self._bytes, "little") for x in total)
+        return out
+
+
+def _member(card: dict[str, str]) -> bytes:
+    keys = {key: bytes.fromhex(card[key]) for key in ("sealing_key", "signing_key", "tls_spki_sha256")}
+    return pack("member", length=len(card["name"]), name=card["name"].encode(), **keys)
+
+
+def _sealing_key(member: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(read("member", member)["sealing_key"])
+
+
+def _gradient(agreement: dict[str, Any], weights: list[int], rows: list[list[int]], p: int) -> list[int]:
+    """Section 14 for dense layers and squares: the gradient over some coded rows, modulo p."""
+    size, layers, start = math.prod(agreement["input_shape"]), [], 0
+    width, s = size, agreement["input_bits"]
+    for layer in agreement["layers"]:
+        if layer["kind"] == "square":
+            layers.append(("square", s, 0, 0))
+            s *= 2
+        else:
+            layers.append(("dense", s, start, layer["units"]))
+            start += (width + 1) * layer["units"]
+            width, s = layer["units"], s + (layer["weight_bits"] or agreement["weight_bits"])
+    total = [0] * len(weights)
+    for row in rows:
+        x, kept = row[:size], []
+        for kind, scale, at, units in layers:
+            kept.append(x)
+            if kind == "square":
+                x = [v * v % p for v in x]
+            else:
+                bias = at + len(x) * units
+                x = [
+                    (sum(v * weights[at + i * units + o] for i, v in enumerate(x)) + 2**scale * weights[bias + o]) % p
+                    for o in range(units)
+                ]
+        delta = [2 * (z - 2**s * y) % p for z, y in zip(x, row[size:], strict=True)]
+        for (kind, scale, at, units), x in zip(reversed(layers), reversed(kept), strict=True):
+            if kind == "square":
+                delta = [2 * v * d % p for v, d in zip(x, delta, strict=True)]
+                continue
+            for o, d in enumerate(delta):
+                for i, v in enumerate(x):
+                    total[at + i * units + o] += v * d
+                total[at + len(x) * units + o] += 2**scale * d
+            delta = [sum(weights[at + i * units + o] * d for o, d in enumerate(delta)) % p for i in range(len(x))]
+    return [value % p for value in total]

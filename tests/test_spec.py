@@ -119,6 +119,7 @@ def canonical(value: Any) -> str:
 
 
 def test_the_agreement() -> None:
+    assert f'| `format` | "{json.loads(NETWORK["agreement"])["format"]}" |' in SPEC
     assert block("agreement") == NETWORK["agreement"] == canonical(json.loads(NETWORK["agreement"]))
     assert sha256(NETWORK["agreement"].encode()).hex() == NETWORK["agreement_sha256"]
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", SPEC, re.M))))

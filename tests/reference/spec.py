@@ -249,10 +249,10 @@ DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|"
 
 
 def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
-    nonce = struct.pack(
-        "<IIII", j // 16, DOMAINS[domain] * 256 + attempt, index, 0
-    )  # the library wants the counter first
-    stream = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(64))
+    terms = {"domain · 256 + attempt u32": DOMAINS[domain] * 256 + attempt, "index u32": index, "0 u32": 0}
+    nonce = joined("nonce", {term: struct.pack("<I", value) for term, value in terms.items()})
+    counter = struct.pack("<I", j // 16)  # the library takes it with the nonce
+    stream = Cipher(ChaCha20(key, counter + nonce), None).encryptor().update(bytes(64))
     return int(struct.unpack("<16I", stream)[j % 16])
 
 

@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from dresfl import sealing
 from dresfl.errors import IdentityError, Refused
 from dresfl.grpc import Credentials, exchange
-from dresfl.grpc.frames import NO_NONCE, Begin, Hello, Ready, Reply, Weights, decode
+from dresfl.grpc.frames import Begin, Hello, Ready, Reply, Weights, decode
 from dresfl.grpc.hub import SERVICE
 from dresfl.grpc.log import core_event
 from dresfl.grpc.site import Site
 from dresfl.model import weights_sha256
-from dresfl.party import ShareStore, data_digest
+from dresfl.party import NO_NONCE, ShareStore, data_digest
 from dresfl.protocol import Answer, Task
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
 

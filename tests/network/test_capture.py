@@ -64,10 +64,10 @@ def test_no_share_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_search_would_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sealing the same search does find the shares: the test above is not blind."""
-    from dresfl.grpc import exchange
+    from dresfl.party import parcels
 
-    monkeypatch.setattr(exchange, "seal", lambda identity, receiver, context, plaintext: plaintext)
-    monkeypatch.setattr(exchange, "open_sealed", lambda identity, sender, context, sealed: sealed)
+    monkeypatch.setattr(parcels, "seal", lambda identity, receiver, context, plaintext: plaintext)
+    monkeypatch.setattr(parcels, "open_sealed", lambda identity, sender, context, sealed: sealed)
     consortium = Consortium(tmp_path, rounds=2)
     frames, network = captured(consortium, monkeypatch)
     session = network.running.session

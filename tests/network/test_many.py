@@ -5,8 +5,9 @@ from pathlib import Path
 
 import grpc
 
-from dresfl.grpc.frames import NO_NONCE, Begin, Hello, Wait, decode
+from dresfl.grpc.frames import Begin, Hello, Wait, decode
 from dresfl.grpc.hub import SERVICE
+from dresfl.party import NO_NONCE
 
 from .federation import Consortium, Network
 

@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from dresfl import sealing
 from dresfl.errors import IdentityError, Refused
-from dresfl.grpc import Credentials, exchange
-from dresfl.grpc.frames import NO_NONCE, Begin, Hello, Ready, Reply, Weights, decode
+from dresfl.grpc import Credentials
+from dresfl.grpc.frames import Begin, Hello, Ready, Reply, Weights, decode
 from dresfl.grpc.hub import SERVICE
 from dresfl.grpc.log import core_event
 from dresfl.grpc.site import Site
 from dresfl.model import weights_sha256
-from dresfl.party import ShareStore, data_digest
+from dresfl.party import NO_NONCE, ShareStore, data_digest, parcels
 from dresfl.protocol import Answer, Task
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
 
@@ -355,7 +355,7 @@ def test_a_share_sealed_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         swap = context.dealer == 2 and context.receiver == 3
         return sealing.seal(identity, receiver, replace(context, receiver=4) if swap else context, plaintext)
 
-    monkeypatch.setattr(exchange, "seal", seal)
+    monkeypatch.setattr(parcels, "seal", seal)
 
     async def run() -> Network:
         network = Network(consortium, linger=0.1)

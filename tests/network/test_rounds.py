@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.errors import MessageError
-from dresfl.grpc.lobby import Lobby, Terms
+from dresfl.grpc.lobby import Lobby
 from dresfl.grpc.log import core_event, log_to
 from dresfl.grpc.rounds import Pace, Rounds
-from dresfl.party import make_session
+from dresfl.party import Terms, make_session
 from dresfl.protocol import Client, Server, Task
 
 from .federation import OPTIMIZER, Consortium, Events

@@ -17,7 +17,7 @@ from dresfl.field import SecretSeed
 from dresfl.grpc import frames
 from dresfl.grpc.lobby import to_sign
 from dresfl.model import Dense, Square
-from dresfl.party import Agreement, make_session, num_slices, sharing_nonce, slice_range
+from dresfl.party import NO_NONCE, Agreement, make_session, num_slices, sharing_nonce, slice_range
 from dresfl.protocol import Client, Session, Task
 from dresfl.sealing import Roster, SealContext
 from dresfl.sealing.envelope import seal_with_ephemeral
@@ -55,7 +55,7 @@ def make_network_vectors() -> dict[str, Any]:
     unsigned = frames.Begin(bytes(64), run_nonce, nonce, own_bytes, tuple(zip(_ROWS, contributions, strict=True)))
     to_be_signed = to_sign(challenge, _RECEIVER, roster.digest, unsigned.body())
     begin = dataclasses.replace(unsigned, signature=hub.sign("begin", to_be_signed))
-    hello = frames.Hello(agreement.digest, _ROWS[_RECEIVER], contributions[_RECEIVER], frames.NO_NONCE, challenge)
+    hello = frames.Hello(agreement.digest, _ROWS[_RECEIVER], contributions[_RECEIVER], NO_NONCE, challenge)
     share, context, answer, task, later = _messages(session)
     ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral frame"))
     sealed = seal_with_ephemeral(ephemeral, clients[_DEALER], clients[_RECEIVER].member, context, share)

@@ -379,9 +379,7 @@ class Coordinator:
         server = self._server
         if server is None or server.done:
             return
-        answer = Answer.decode(reply.body, server.session)
-        if answer.client != reply.client:
-            raise MessageError(f"client {reply.client} answered in the name of client {answer.client}")
+        answer = Answer.decode_from(reply.client, reply.body, server.session)
         if answer.round_number != server.round_number or answer.client in self._answered:
             self.counters.late += 1
             return

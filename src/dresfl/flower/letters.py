@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import final
 
-from dresfl.errors import MessageError, Refused
+from dresfl.errors import MessageError
 from dresfl.party import Introduction, Terms
 from dresfl.sealing import Identity, Roster
 
@@ -163,10 +163,7 @@ def encode_hello(client: Introduction) -> bytes:
 def decode_hello(body: bytes) -> Introduction:
     if len(body) != _HELLO.size:
         raise MessageError(f"a Hello has {_HELLO.size} bytes, not {len(body)}")
-    client = Introduction(*_HELLO.unpack(body))
-    if client.rows < 1:
-        raise Refused("the client has no rows")
-    return client
+    return Introduction(*_HELLO.unpack(body))
 
 
 def encode_places(places: Iterable[Place]) -> bytes:

@@ -83,7 +83,7 @@ class Site:
     def _keep(self, request: Request) -> bytes:
         parcels = decode_parcels(request.body)
         with self._sharing_store() as store:
-            session = self._session(request, store)
+            session = self._session(request, store, self._own_rows()[0].shape[0])
             table = store.table(session, self.index, "used" if parcels else "all")
             client = Client(session, self.index, store.secret(session), *self._own_rows(), table)
             sharing = Parcels(client, table, self._identity, self._roster)
@@ -96,7 +96,7 @@ class Site:
 
     def _deal(self, request: Request) -> bytes:
         with self._sharing_store() as store:
-            session = self._session(request, store)
+            session = self._session(request, store, self._own_rows()[0].shape[0])
             table = store.table(session, self.index, "used")
             client = Client(session, self.index, store.secret(session), *self._own_rows(), table)
             sharing = Parcels(client, table, self._identity, self._roster)
@@ -137,8 +137,9 @@ class Site:
         finally:
             os.close(file)
 
-    def _session(self, request: Request, store: ShareStore) -> Session:
-        request.agreed_terms.check_for(store, self._agreement, self.index)
+    def _session(self, request: Request, store: ShareStore, rows: int | None = None) -> Session:
+        """The session of the letter's terms, checked. rows: how many this site has, where they are read."""
+        request.agreed_terms.check_for(store, self._agreement, self.index, rows)
         return request.agreed_terms.session(self._agreement, self._device)
 
     def _own_rows(self) -> Rows:

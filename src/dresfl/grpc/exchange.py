@@ -7,18 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar, final
 
 from dresfl.errors import MessageError
-from dresfl.party import DiskTable, num_slices, slice_range
-from dresfl.protocol import Client, Share
-from dresfl.sealing import open_sealed, seal
+from dresfl.party import DiskTable, Parcels, num_slices
+from dresfl.protocol import Client
 
 from .calls import Call
 from .frames import Ack, Holding, Open, Reject, Request, Slice, decode
 from .log import Log
-from .slices import Slices
 from .streams import first_of
 from .tls import Credentials
 
-_GROUP = 32  # receivers whose shares of a slice are encoded together: their masks are expanded once
 _FLUSH_AFTER = 8  # slices
 _IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
 _T = TypeVar("_T")
@@ -43,10 +40,9 @@ class Exchange:
         in_worker: InWorker,
         log: Log,
     ) -> None:
-        self._open_stream, self._client, self._table = open_stream, client, table
-        self._credentials, self._in_worker, self._log = credentials, in_worker, log
-        self._session, self._slices = client.session, Slices(client.session)
-        self._encoded: tuple[int, int, dict[int, bytes]] = (-1, -1, {})  # slice, group, receiver -> Share message
+        self._open_stream, self._table, self._in_worker, self._log = open_stream, table, in_worker, log
+        self._session = client.session
+        self._parcels = Parcels(client, table, credentials.identity, credentials.roster)
 
     # -- dealing ---------------------------------------------------------------------------------------------
 
@@ -63,23 +59,7 @@ class Exchange:
 
     def _dealt(self, receiver: int, number: int) -> bytes:
         """One slice for one receiver, sealed."""
-        if not 0 <= receiver < self._session.num_clients or receiver == self._client.index:
-            raise MessageError(f"the coordinator asks for a slice for client {receiver}")
-        share = self._share(receiver, number)  # refuses a slice that does not exist
-        member = self._credentials.roster.members[receiver]
-        context = self._slices.context(self._client.index, receiver, number)
-        sealed = seal(self._credentials.identity, member, context, share)
-        return Slice(receiver, number, sealed).encode()
-
-    def _share(self, receiver: int, number: int) -> bytes:
-        group = receiver // _GROUP
-        if self._encoded[:2] != (number, group):
-            rows = slice_range(self._session, self._client.index, number)
-            members = range(self._session.num_clients)[group * _GROUP : (group + 1) * _GROUP]
-            others = [i for i in members if i != self._client.index]
-            shares = self._client.deal_to(others, rows.start, len(rows))
-            self._encoded = (number, group, {share.receiver: share.encode(self._session) for share in shares})
-        return self._encoded[2][receiver]
+        return Slice(receiver, number, self._parcels.deal_one(receiver, number)).encode()
 
     # -- collecting ------------------------------------------------------------------------------------------
 
@@ -103,11 +83,7 @@ class Exchange:
         await call.close()
 
     def _keep_own(self) -> None:
-        """This site's own share of its own rows goes nowhere: it is dealt and kept here."""
-        own = self._client.index
-        for number in self._table.missing_slices(own):
-            rows = slice_range(self._session, own, number)
-            self._client.receive(self._client.deal(own, rows.start, len(rows)))
+        self._parcels.keep_own()
         self._table.flush()
 
     async def _keep(self, call: Call, arrived: "asyncio.Queue[Slice]") -> None:
@@ -134,16 +110,8 @@ class Exchange:
 
     def _open(self, frame: Slice) -> str:
         """Keep a slice; why not, if it is refused."""
-        dealer, number = frame.peer, frame.number
         try:
-            rows = slice_range(self._session, dealer, number)
-            sender = self._credentials.roster.members[dealer]
-            context = self._slices.context(dealer, self._client.index, number)
-            share = Share.decode(open_sealed(self._credentials.identity, sender, context, frame.sealed), self._session)
-            found = share.dealer, share.first_row, share.residues.shape[1]
-            if found != (dealer, rows.start, len(rows)):
-                raise MessageError("the envelope holds another slice than it says")
-            self._client.receive(share)
-        except (MessageError, IndexError) as error:
+            self._parcels.keep(frame.peer, frame.number, frame.sealed)
+        except MessageError as error:
             return str(error)
         return ""

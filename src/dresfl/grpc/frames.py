@@ -30,15 +30,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final, overload
 
 from dresfl.errors import MessageError
+from dresfl.party import Introduction, Terms
 
 VERSION = 1
-NO_NONCE = bytes(32)
 TEXT_BYTES = 1000  # of a text in a frame
 _HOLDING_BYTES = 2**16  # 524,288 slices of one dealer: half a terabyte
 
 _HELLO = struct.Struct("<B32sI32s32s16s")
-_BEGIN = struct.Struct("<64s16s32s16sH")
-_SITE = struct.Struct("<I32s")
+_SIGNATURE = struct.Struct("<64s")
 _ROUND = struct.Struct("<I")
 _DELTA = struct.Struct("<IIB32s")
 _PEER = struct.Struct("<H")
@@ -81,6 +80,11 @@ class Hello:
     challenge: bytes
 
     KIND: ClassVar[int] = 1
+
+    @property
+    def introduction(self) -> Introduction:
+        """What it says for the terms. Refused if that cannot be."""
+        return Introduction(self.rows, self.contribution, self.held_nonce)
 
     def encode(self) -> bytes:
         fields = (self.agreement, self.rows, self.contribution, self.held_nonce, self.challenge)
@@ -135,7 +139,7 @@ class Reply:
 @final
 @dataclass(frozen=True)
 class Begin:
-    """What makes a session of the agreement: everybody's row counts and the nonces, signed for one site's challenge."""
+    """What makes a session of the agreement: the terms, signed for one site's challenge."""
 
     signature: bytes
     run_nonce: bytes
@@ -145,20 +149,29 @@ class Begin:
 
     KIND: ClassVar[int] = 16
 
+    @classmethod
+    def of(cls, terms: Terms, signature: bytes) -> "Begin":
+        """The frame that tells a site of the terms."""
+        sites = tuple(zip(terms.rows, terms.contributions, strict=True))
+        return cls(signature, terms.run_nonce, terms.nonce, terms.own_bytes, sites)
+
+    @property
+    def terms(self) -> Terms:
+        """What it tells. Not checked yet."""
+        rows, contributions = tuple(site[0] for site in self.sites), tuple(site[1] for site in self.sites)
+        return Terms(self.nonce, self.run_nonce, self.own_bytes, rows, contributions)
+
     def body(self) -> bytes:
         """What is signed, beside the challenge: all but the signature."""
-        head = _BEGIN.pack(bytes(64), self.run_nonce, self.nonce, self.own_bytes, len(self.sites))
-        return head[64:] + b"".join(_SITE.pack(*site) for site in self.sites)
+        return self.terms.encode()
 
     def encode(self) -> bytes:
         return bytes([self.KIND]) + self.signature + self.body()
 
     @classmethod
     def decode(cls, body: memoryview) -> "Begin":
-        (signature, run_nonce, nonce, own_bytes, count), rest = _fixed(body, _BEGIN, "Begin")
-        if len(rest) != count * _SITE.size:
-            raise MessageError(f"a Begin for {count} sites has {count * _SITE.size} bytes of them, not {len(rest)}")
-        return cls(signature, run_nonce, nonce, own_bytes, tuple(_SITE.iter_unpack(rest)))
+        (signature,), rest = _fixed(body, _SIGNATURE, "Begin")
+        return cls.of(Terms.decode(bytes(rest)), signature)
 
 
 @final

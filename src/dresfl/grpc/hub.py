@@ -11,11 +11,11 @@ from typing import final
 import grpc
 
 from dresfl.errors import DresError, MessageError, Refused, UsageError
-from dresfl.party import Agreement, make_session
+from dresfl.party import Agreement, Terms, make_session
 from dresfl.protocol import Answer, Server, Session, Task
 
-from .frames import Ack, Done, Hello, Holding, Open, Ready, Reject, Reply, Request, Slice, Wait, decode
-from .lobby import Lobby, Terms, to_sign
+from .frames import Ack, Begin, Done, Hello, Holding, Open, Ready, Reject, Reply, Request, Slice, Wait, decode
+from .lobby import Lobby, to_sign
 from .log import Log
 from .relay import Relay
 from .rounds import Pace, Rounds, Watch
@@ -172,7 +172,7 @@ class Hub:
 
     def _settle(self, terms: Terms) -> _Running:
         """Make the session that the terms give."""
-        session = make_session(self._agreement, terms.rows, terms.nonce, terms.run_nonce)
+        session = terms.session(self._agreement)
         spool = Spool(self._settings.folder / "spool", session.sharing_id)
         server = self._make_server(session)
         rounds = Rounds(server, self, self._settings.pace, self._watch, self._log)
@@ -277,9 +277,8 @@ class Hub:
         await first_of(settled(), silence())
 
     def _begin(self, index: int, hello: Hello, terms: Terms) -> bytes:
-        body = terms.begin().body()
-        message = to_sign(hello.challenge, index, self._credentials.roster.digest, body)
-        return terms.begin(self._credentials.identity.sign("begin", message)).encode()
+        message = to_sign(hello.challenge, index, self._credentials.roster.digest, terms.encode())
+        return Begin.of(terms, self._credentials.identity.sign("begin", message)).encode()
 
     async def _send_weights(self, stream: Stream, seat: _Seat, running: _Running) -> None:
         """Send what is newest whenever the stream is free: a slow client skips rounds, and is never sent an old one."""

@@ -138,10 +138,7 @@ class Rounds:
                 return record
 
     def _take(self, index: int, data: bytes) -> RoundRecord | None:
-        answer = Answer.decode(data, self._server.session)
-        if answer.client != index:
-            raise MessageError(f"client {index} answered in the name of client {answer.client}")
-        return self._server.receive(answer)
+        return self._server.receive(Answer.decode_from(index, data, self._server.session))
 
     def _shortage(self, answered: set[int]) -> RoundRecord | None:
         needed = self._server.session.recovery_threshold

@@ -15,12 +15,12 @@ from grpc.aio import AioRpcError
 from torch import Tensor
 
 from dresfl.errors import MessageError, Refused, UsageError
-from dresfl.party import Agreement, DiskTable, ShareStore, make_session, sharing_nonce
+from dresfl.party import NO_NONCE, Agreement, DiskTable, ShareStore, make_session
 from dresfl.protocol import Client, Session, Task
 
 from .calls import Call
 from .exchange import Exchange
-from .frames import NO_NONCE, Begin, Delta, Done, Hello, Ready, Reply, Wait, Weights, decode
+from .frames import Begin, Delta, Done, Hello, Ready, Reply, Wait, Weights, decode
 from .hub import SERVICE, channel_options, largest_frame
 from .lobby import to_sign
 from .log import Log
@@ -163,18 +163,8 @@ class Site:
         roster, index = self._credentials.roster, self.index
         message = to_sign(hello.challenge, index, roster.digest, begin.body())
         roster.server.check_signature("begin", message, begin.signature)
-        if len(begin.sites) != self._agreement.num_clients or begin.sites[index][0] != hello.rows:
-            raise Refused("the coordinator's terms have other row counts than this site")
-        contributions = [contribution for _, contribution in begin.sites]
-        held = [found.nonce for found in self._store.held(self._agreement, index)]
-        fresh = begin.nonce == sharing_nonce(begin.own_bytes, contributions)
-        if not self._store.owns(contributions[index]) or not (fresh or begin.nonce in held):
-            raise Refused(
-                "the coordinator's terms are of a sharing that this site did not join",
-                "an old session is being replayed, or this site's store was replaced",
-            )
-        rows = tuple(count for count, _ in begin.sites)
-        session = make_session(self._agreement, rows, begin.nonce, begin.run_nonce, self._settings.device)
+        begin.terms.check_for(self._store, self._agreement, index, hello.rows)
+        session = begin.terms.session(self._agreement, self._settings.device)
         if self._member is None or self._member.session.session_id != session.session_id:
             table, answered = self._store.table(session, index), self._store.answered(session)
             client = Client(session, index, self._store.secret(session), *self._rows, table, answered)

@@ -7,7 +7,7 @@ meet. parcels.py: slices, sealed for the way.
 
 from .agreement import Agreement, make_session, sharing_nonce
 from .answers import AnswerLog
-from .parcels import Parcels, parcel_bytes
+from .parcels import Parcels, most_parcel_bytes, parcel_bytes
 from .slices import num_slices, row_bytes, slice_range, slice_rows
 from .store import Held, ShareStore, data_digest
 from .table import DiskTable
@@ -25,6 +25,7 @@ __all__ = [
     "Terms",
     "data_digest",
     "make_session",
+    "most_parcel_bytes",
     "num_slices",
     "parcel_bytes",
     "row_bytes",

@@ -38,6 +38,10 @@ class Introduction:
     contribution: bytes
     held_nonce: bytes = NO_NONCE
 
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise Refused("the client has no rows")
+
 
 @final
 @dataclass(frozen=True)
@@ -83,10 +87,16 @@ class Terms:
                 "restore its store and data, or start a new run in a new folder, which shares anew",
             )
 
-    def check_for(self, store: ShareStore, agreement: Agreement, index: int) -> None:
-        """A client's check of the coordinator's terms: its own part is in them, and it knows of the sharing."""
+    def check_for(self, store: ShareStore, agreement: Agreement, index: int, rows: int | None) -> None:
+        """A client's check of the coordinator's terms: its own part is in them, and it knows of the sharing.
+
+        rows: how many the client has; None if it has not read them, and then only shares that it holds may be used,
+        which are those of the terms' row counts and of no others.
+        """
         if len(self.rows) != agreement.num_clients:
             raise Refused(f"the terms are of {len(self.rows)} clients, the agreement of {agreement.num_clients}")
+        if rows is not None and self.rows[index] != rows:
+            raise Refused(f"the terms say that this site has {self.rows[index]} rows, but it has {rows}")
         if not store.owns(self.contributions[index]) or not (
             self.fresh or self.nonce in (held.nonce for held in store.held(agreement, index))
         ):

@@ -139,6 +139,14 @@ class Answer:
         return cls(round_number, _client(session, client), residues)
 
     @classmethod
+    def decode_from(cls, client: int, data: bytes, session: Session) -> "Answer":
+        """An answer that came from this client, as the transport knows: it must say the same."""
+        answer = cls.decode(data, session)
+        if answer.client != client:
+            raise MessageError(f"client {client} answered in the name of client {answer.client}")
+        return answer
+
+    @classmethod
     def size(cls, field: ResidueField | ByteField, num_parameters: int) -> int:
         """The bytes of one answer."""
         return _HEADER.size + _ANSWER.size + len(field.moduli) * num_parameters * field.residue_bytes

@@ -102,7 +102,7 @@ async def run_sites(setting: Setting, folder: Path, port: int, indices: list[int
         own = credentials(folder, f"site-{index}")
         agreement = setting.agreement(own.roster)
         rows = setting.site_rows(index, agreement)
-        with ShareStore.open(folder / f"store-{index}", data_digest(*rows)) as store:
+        with ShareStore.open(folder / f"store-{index}", data_digest(*rows), agreement.roster) as store:
             settings = SiteSettings(server=f"127.0.0.1:{port}")
             await Site(settings, agreement, own, store, rows, log_to(lambda line: None)).run()
 

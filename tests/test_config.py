@@ -90,9 +90,10 @@ configs = st.builds(
     st.builds(Dropout, st.sampled_from(["none", "bernoulli", "paper", "trace"]), st.floats(0, 1), words, counts),
     st.builds(
         Features,
-        st.sampled_from(["", "vgg19", 'a "folder"/own.py:f']),
+        st.sampled_from(["vgg19", 'a "folder"/own.py:f']),
         words,
         st.integers(32, 4096),
+        st.booleans(),
         st.floats(0.01, 4),
         st.booleans(),
         st.floats(-9, 9),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dresfl.errors import DataError, FieldError, UsageError
 from dresfl.field import ByteField, Domain, PublicStream, ResidueField, choose_moduli
 from dresfl.model import Conv2d, Dense, Flatten, Network, Square, mlp
-from dresfl.protocol import Session, choose_field
+from dresfl.protocol import Session, choose_field, most_client_rows
 
 NETWORK = Network((Dense(2),), (3,), 2, 4)
 
@@ -274,3 +274,19 @@ def test_long_sums_take_large_primes(monkeypatch):
     monkeypatch.setattr("dresfl.protocol.session.fused_kernels", lambda device: True)
     field = choose_field(Network(layers, (28, 28, 1), 4, 10), 20, 1, 1, 64)
     assert isinstance(field, ResidueField)
+
+
+@pytest.mark.parametrize("batch_size", [1, 64, 2**40])
+def test_as_many_rows_as_a_client_may_have(batch_size: int):
+    """If each has so many, they fit; with one more each, they do not."""
+    most = most_client_rows(3, batch_size)
+    assert 3 * most < 2**31
+    assert batch_size * 3 * most < 2**62
+    assert 3 * (most + 1) >= 2**31 or batch_size * 3 * (most + 1) >= 2**62
+
+
+def test_a_session_of_as_many_rows_as_clients_may_have():
+    network, most = Network((Dense(2),), (3,), input_bits=4, weight_bits=10), most_client_rows(3, 64)
+    assert Session(network, 3, 1, 1, 64, (most,) * 3, seed=0).client_rows == (most,) * 3
+    with pytest.raises(UsageError, match="rows are not supported"):
+        Session(network, 3, 1, 1, 64, (most + 1,) * 3, seed=0)

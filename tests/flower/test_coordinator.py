@@ -1,15 +1,21 @@
 """The coordinator over a stand-in for Flower: same weights as in one process, whatever gets lost on the way."""
 
+import itertools
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dresfl.errors import CheckpointError, UsageError
+from dresfl.errors import CheckpointError, MessageError, UsageError
+from dresfl.flower import coordinator as module
+from dresfl.flower import site
 from dresfl.flower.coordinator import Settings
-from dresfl.flower.letters import Kind
-from dresfl.flower.post import Failure
+from dresfl.flower.letters import Kind, Place, Reply, encode_hello, encode_kept, encode_parcels
+from dresfl.flower.post import Arrival, Failure
 from dresfl.model import weights_sha256
+from dresfl.party import Introduction
 from dresfl.protocol import RoundRecord
 
 from .wire import Consortium, Run, Wire
@@ -152,3 +158,60 @@ def test_two_nodes_swapped_by_flower(consortium: Consortium) -> None:
     run = Run(consortium, Settings(deadline=60.0, linger=0.1))
     assert weights_sha256(run.play(wire).weights) == consortium.expected()
     assert not any({0, 1} & set(record.survivors) for record in run.records)
+
+
+def one_hello_of_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = itertools.count()
+
+    def hello(client: Introduction) -> bytes:
+        return encode_hello(replace(client, rows=2**32 - 1) if next(count) == 0 else client)
+
+    monkeypatch.setattr(site, "encode_hello", hello)
+
+
+def test_a_client_with_too_many_rows_is_refused(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops nobody, and is let in when it comes with fewer."""
+    one_hello_of_too_many_rows(monkeypatch)
+    run = Run(consortium, Settings(deadline=60.0, linger=60.0, pause=0.05))
+    assert weights_sha256(run.play(Wire(consortium)).weights) == consortium.expected()
+    assert [str((2**31 - 1) // consortium.clients) in fields["reason"] for fields in run.of("refused")] == [True]
+    assert len(run.of("joined")) == consortium.clients
+
+
+def test_unusable_terms_never_reach_the_disk(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    one_hello_of_too_many_rows(monkeypatch)
+    with pytest.raises(UsageError):
+        Run(consortium).play(Wire(consortium))
+    assert not (consortium.folder / "run" / "terms.json").exists()
+
+
+def test_a_rejection_of_what_was_not_sent_is_refused(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = itertools.count()
+
+    def kept(missing: Sequence[Place], rejected: Sequence[tuple[int, int, str]]) -> bytes:
+        return encode_kept(missing, [*rejected, *([(0, 99_999, "forged")] if next(count) == 0 else [])])
+
+    monkeypatch.setattr(site, "encode_kept", kept)
+    run = Run(consortium, Settings(deadline=60.0, linger=60.0, pause=0.05))
+    assert weights_sha256(run.play(Wire(consortium)).weights) == consortium.expected()
+    assert ["which it was not sent" in fields["reason"] for fields in run.of("refused")] == [True]
+    assert not run.of("slice rejected")
+
+
+def test_no_rejection_counts_if_one_is_forged(consortium: Consortium) -> None:
+    run = Run(consortium)
+    run.play(Wire(consortium))
+    coordinator, relay = run.coordinator, run.coordinator._relay
+    assert relay is not None
+    before = dict(relay._rejects)
+    for forged in ((0, 1, ""), (9, 0, ""), (0, 0, "again")):
+        reply = Reply(Kind.KEEP, 1, encode_kept([], [(0, 0, "true"), forged]))
+        with pytest.raises(MessageError, match="which it was not sent"):
+            coordinator._kept(relay, reply, {(0, 0)})
+    request = coordinator._letter(Kind.DEAL, encode_parcels([(0, 0, b"")]))
+    account = Reply(Kind.KEEP, 1, encode_kept([], [(0, 0, "")])).encode(consortium.sites[1], consortium.roster, request)
+    coordinator._take(Arrival(0, 101, request, account))
+    assert "in reply to DEAL" in run.of("refused")[-1]["reason"]
+    assert not run.of("slice rejected")
+    assert dict(relay._rejects) == before

@@ -115,7 +115,8 @@ def test_lost_shares_are_dealt_again(consortium: Consortium) -> None:
 
 
 def consortium_store(consortium: Consortium, index: int) -> ShareStore:
-    return ShareStore.open(consortium.folder / f"store-{index}", data_digest(*consortium.rows[index]))
+    digest = data_digest(*consortium.rows[index])
+    return ShareStore.open(consortium.folder / f"store-{index}", digest, consortium.agreement.roster)
 
 
 def test_sessions_of_terms_are_those_of_the_agreement(consortium: Consortium) -> None:

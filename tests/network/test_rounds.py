@@ -1,14 +1,21 @@
 """Rounds without a network: arrivals in, records out."""
 
 import asyncio
+import json
+import os
 from pathlib import Path
 from typing import Any
 
-from dresfl.errors import MessageError
+import pytest
+
+from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.grpc import lobby as lobby_module
+from dresfl.grpc.frames import Hello
 from dresfl.grpc.lobby import Lobby
-from dresfl.grpc.log import core_event, log_to
+from dresfl.grpc.log import core_event, core_lines_as_events, log_to
 from dresfl.grpc.rounds import Pace, Rounds
-from dresfl.party import Terms, make_session
+from dresfl.model import Dense
+from dresfl.party import NO_NONCE, Agreement, Terms, make_session
 from dresfl.protocol import Client, Server, Task
 
 from .federation import OPTIMIZER, Consortium, Events
@@ -108,10 +115,61 @@ def test_a_shortage(tmp_path: Path) -> None:
     assert [(record.outcome, answers) for record, answers in crowd.records] == [("skipped", 1)]
 
 
+THREE = Agreement((Dense(2),), (3,), num_clients=3, rounds=1)
+
+
+def hello(rows: int) -> Hello:
+    return Hello(THREE.digest, rows, bytes(32), NO_NONCE, bytes(16))
+
+
 def test_terms_survive(tmp_path: Path) -> None:
-    terms = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 4), (b"a" * 32, b"b" * 32))
+    terms = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 4, 5), (b"a" * 32, b"b" * 32, b"c" * 32))
     terms.save(tmp_path / "terms.json")
-    assert Lobby(2, bytes(32), tmp_path / "terms.json", log_to(lambda line: None)).terms == terms
+    assert Lobby(THREE, tmp_path / "terms.json", log_to(lambda line: None)).terms == terms
+
+
+def test_a_client_with_too_many_rows_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is kept, and the terms are settled once it has come with fewer."""
+    path = tmp_path / "terms.json"
+    lobby = Lobby(THREE, path, log_to(lambda line: None))
+    most = (2**31 - 1) // 3
+    lobby.hello(0, hello(most))
+    lobby.hello(2, hello(most))
+    for rows in (2**32 - 1, most + 1):
+        with pytest.raises(Refused, match=f"{most} at most") as caught:
+            lobby.hello(1, hello(rows))
+        assert caught.value.hint
+        assert lobby.missing() == [1]
+        assert not path.exists()
+    lobby.hello(1, hello(most))
+    assert lobby.settled_terms.rows == (most, most, most)
+    assert path.exists()
+
+
+def test_unusable_terms_never_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lobby_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    lobby = Lobby(THREE, tmp_path / "terms.json", log_to(lambda line: None))
+    lobby.hello(0, hello(5))
+    lobby.hello(2, hello(5))
+    with pytest.raises(UsageError):
+        lobby.hello(1, hello(2**32 - 1))
+    assert lobby.terms is None
+    assert not (tmp_path / "terms.json").exists()
+
+
+def test_only_events_pass_as_events(capfd: pytest.CaptureFixture[str]) -> None:
+    event = '{"time": "now", "event": "joined", "client": 3}'
+    others = ["{", '{"key": "value"}', '{"event": 5}', '{"event": "cut", ', '{"a":' * 100_000]
+    with core_lines_as_events() as log:
+        for line in (event, *others):
+            data = line.encode() + b"\n"
+            while data:
+                data = data[os.write(2, data) :]
+        log("own")
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert json.loads(event) in lines
+    assert [line["text"] for line in lines if line["event"] == "stderr"] == others
+    assert len(lines) == len(others) + 2
 
 
 def test_lines_of_the_core() -> None:

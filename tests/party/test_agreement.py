@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.errors import InfeasiblePlan, MessageError, UsageError
 from dresfl.experiments.config import LAYER_KINDS
 from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool
 from dresfl.party import Agreement, make_session, sharing_nonce
@@ -139,3 +139,18 @@ def test_a_sharings_nonce_depends_on_every_contribution_and_their_order():
     for wrong in ((b"s", parts), (server, [b"x"])):
         with pytest.raises(UsageError):
             sharing_nonce(*wrong)
+
+
+def test_rounds_that_were_not_agreed_on_are_refused():
+    BASE.check_round(BASE.rounds - 1)
+    BASE.check_end(BASE.rounds)
+    with pytest.raises(MessageError, match="50 rounds are agreed on"):
+        BASE.check_round(BASE.rounds)
+    for number in (0, BASE.rounds - 1, BASE.rounds + 1):
+        with pytest.raises(MessageError, match="50 are agreed on"):
+            BASE.check_end(number)
+
+
+def test_without_a_mask_a_share_would_be_the_row():
+    with pytest.raises(UsageError, match="the row itself"):
+        replace(BASE, max_colluders=0)

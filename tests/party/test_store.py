@@ -23,8 +23,8 @@ from dresfl.protocol import Client, Share, Task
 INDEX = 2
 
 
-def open_store(folder, change=0):
-    return ShareStore.open(folder, data_digest(*rows_of(INDEX, change)))
+def open_store(folder, change=0, roster=""):
+    return ShareStore.open(folder, data_digest(*rows_of(INDEX, change)), roster)
 
 
 def opened(store, session, verify="all"):
@@ -212,7 +212,7 @@ def test_a_client_that_lost_its_shares_deals_what_it_dealt(tmp_path):
         assert deal_bytes(store, session) == dealt
 
 
-def test_other_rows_other_sharing_or_other_secret_never_repeat_a_mask(tmp_path):
+def test_other_rows_roster_sharing_or_secret_never_repeat_a_mask(tmp_path):
     session, other = session_of(), session_of(nonce=b"m" * 32)
     with open_store(tmp_path / "s") as store:
         tag = store.tag
@@ -222,12 +222,17 @@ def test_other_rows_other_sharing_or_other_secret_never_repeat_a_mask(tmp_path):
         seeds.append(store.secret(session))
         assert store.tag != tag
         assert not store.owns(contribution)
+    with open_store(tmp_path / "s", roster="ab") as store:  # it may number the clients otherwise
+        seeds.append(store.secret(session))
+        assert store.tag != tag
+        assert not store.owns(contribution)
+        assert store.held(AGREEMENT, INDEX) == []
     with open_store(tmp_path / "t") as store:
         seeds.append(store.secret(session))
         assert not store.owns(contribution)
         assert not store.owns(b"")
     keys = {tuple(seed.mask_key(b"x" * 16).tolist()) for seed in seeds}
-    assert len(keys) == 4
+    assert len(keys) == 5
     # the same sharing again, whatever the run
     with open_store(tmp_path / "s") as store:
         again = store.secret(session_of(b"another run"))

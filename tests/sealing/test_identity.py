@@ -98,7 +98,14 @@ def test_a_wrong_identity_file_is_not_quoted(folder: Path):
     path = folder / IDENTITY_FILE
     fields = json.loads(path.read_text())
     secret = fields["sealing_key"]
-    for wrong in ({"sealing_key": secret[:-1]}, {"extra": secret}, {"name": 7}, {"signing_key": secret + "\n"}):
+    for wrong in (
+        {"sealing_key": secret[:-1]},
+        {"extra": secret},
+        {"name": 7},
+        {"signing_key": secret + "\n"},
+        {"format": secret},
+        {secret: "extra"},
+    ):
         path.write_text(json.dumps({**fields, **wrong}))
         with pytest.raises(IdentityError) as caught:
             Identity.load(folder)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, final
 
 from dresfl.errors import IdentityError, MessageError, Refused, UsageError
 from dresfl.party import NO_NONCE, Agreement, Introduction, Terms, num_slices, parcel_bytes
-from dresfl.protocol import Answer, RoundRecord, Server, Session, Task
+from dresfl.protocol import Answer, RoundRecord, Server, Session, Task, most_client_rows
 from dresfl.sealing import Identity, Roster
 
 from .letters import (
@@ -124,7 +124,8 @@ class Coordinator:
         self._playing = False
         self.counters = Counters()
         if self._terms_path.exists():
-            self._settle(Terms.load(self._terms_path, agreement.num_clients))
+            terms = Terms.load(self._terms_path, agreement.num_clients)
+            self._settle(terms, terms.session(agreement))
 
     # -- the whole run ---------------------------------------------------------------------------------------
 
@@ -209,9 +210,8 @@ class Coordinator:
             return []
         return [client for client in sorted(self._seats) if self._relay.ready(client)]
 
-    def _settle(self, terms: Terms) -> None:
-        """Make the session that the terms give."""
-        session = terms.session(self._agreement)
+    def _settle(self, terms: Terms, session: Session) -> None:
+        """Go on with the session that the terms give."""
         self._terms, self._server = terms, self._make_server(session)
         self._relay = Relay(session, self._settings.memory)
         answer = Answer.size(session.field, session.network.num_parameters)
@@ -305,8 +305,10 @@ class Coordinator:
         if self._relay is None:
             raise MessageError("a reply came before the terms")
         if reply.kind is Kind.KEEP:
-            carried = decode_parcels(Request.decode(arrival.request, self._roster).body)
-            self._kept(self._relay, reply, {parcel[:2] for parcel in carried})
+            request = Request.decode(arrival.request, self._roster)
+            if request.kind is not Kind.KEEP:
+                raise MessageError(f"an account of slices came in reply to {request.kind.name}")
+            self._kept(self._relay, reply, {parcel[:2] for parcel in decode_parcels(request.body)})
         elif reply.kind is Kind.DEAL:
             self._relay.dealt(reply.client, decode_parcels(reply.body))
         elif reply.kind is Kind.ANSWER:
@@ -317,6 +319,8 @@ class Coordinator:
     def _hello(self, number: int, node: _Node, client: int, introduction: Introduction) -> None:
         if self._terms is not None:
             self._terms.check_client(client, introduction)
+        else:
+            self._check_rows(introduction.rows)
         node.client = client
         self._greeted[client], self._seats[client] = introduction, number
         self._log("joined", node=str(number), client=client, name=self._roster.members[client].name)
@@ -325,16 +329,34 @@ class Coordinator:
         elif len(self._greeted) == self._agreement.num_clients:
             introductions = [self._greeted[i] for i in range(self._agreement.num_clients)]
             terms = Terms.settle(introductions)
+            session = terms.session(self._agreement)  # raises here if it cannot be: such terms never reach the disk
             terms.save(self._terms_path)  # before anybody hears of them
-            self._settle(terms)
+            self._settle(terms, session)
             self._log("terms settled", sharing="fresh" if terms.fresh else "reused", rows=sum(terms.rows))
             for i, found in enumerate(introductions):
                 if terms.fresh and self._relay is not None and found.held_nonce == NO_NONCE:
                     self._relay.lacks_everything(i)
 
+    def _check_rows(self, rows: int) -> None:
+        """Refuse a client with so many rows that all together might not fit a session."""
+        clients = self._agreement.num_clients
+        most = most_client_rows(clients, self._agreement.batch_size)
+        if rows > most:
+            raise Refused(
+                f"the client has {rows} rows, but each of {clients} may have {most} at most",
+                "leave some of its rows out",
+            )
+
     def _kept(self, relay: Relay, reply: Reply, carried: set[Place]) -> None:
         """Take a client's account. After a full look it is the whole truth; else it is of what was carried to it."""
         missing, rejected = decode_kept(reply.body)
+        unseen = set(carried)
+        for dealer, number, _ in rejected:  # all of them before any counts
+            if (dealer, number) not in unseen:
+                raise MessageError(
+                    f"client {reply.client} rejects slice {number} of client {dealer}, which it was not sent"
+                )
+            unseen.discard((dealer, number))
         for dealer, number, reason in rejected:
             again = relay.rejected(reply.client, dealer, number)
             self._log(

@@ -30,7 +30,6 @@ class Relay:
         self._asked: list[set[Place]] = [set() for _ in clients]  # [dealer]: receiver and slice
         self._waiting: list[dict[Place, bytes]] = [{} for _ in clients]  # [receiver]: dealer and slice
         self._rejects: defaultdict[tuple[int, Place], int] = defaultdict(int)
-        self.relayed_bytes = 0
 
     # -- receivers -------------------------------------------------------------------------------------------
 
@@ -135,7 +134,6 @@ class Relay:
                 raise MessageError(f"a slice of {len(sealed)} bytes came from client {dealer}")
             self._asked[dealer].discard((receiver, number))
             self._waiting[receiver][dealer, number] = sealed
-            self.relayed_bytes += len(sealed)
 
     def unask(self, dealer: int) -> None:
         """A dealer was not heard of, or is done: what it was asked for and did not send is lacking again."""

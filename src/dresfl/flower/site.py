@@ -103,15 +103,18 @@ class Site:
             return encode_parcels(sharing.deal(decode_places(request.body)))
 
     def _answer(self, request: Request) -> bytes:
-        with ShareStore.open(self._folder, self._shared_digest()) as store:
+        with ShareStore.open(self._folder, self._shared_digest(), self._agreement.roster) as store:
             session = self._session(request, store)
             task = Task.decode(request.body, session)
+            self._agreement.check_round(task.round_number)
             table, answered = store.table(session, self.index, "used"), store.answered(session)
             return answer_from_shares(session, self.index, table, answered, task).encode(session)
 
     def _done(self, request: Request) -> bytes:
-        with ShareStore.open(self._folder, self._shared_digest()) as store:
-            self._on_done(Task.decode(request.body, self._session(request, store)))
+        with ShareStore.open(self._folder, self._shared_digest(), self._agreement.roster) as store:
+            final = Task.decode(request.body, self._session(request, store))
+            self._agreement.check_end(final.round_number)
+            self._on_done(final)
         return b""
 
     _answers: dict[Kind, Callable[["Site", Request], bytes]] = {  # noqa: RUF012 - never changed
@@ -151,7 +154,7 @@ class Site:
     def _sharing_store(self) -> Iterator[ShareStore]:
         """The store for the rows as they are now."""
         digest = data_digest(*self._own_rows())
-        with ShareStore.open(self._folder, digest) as store:
+        with ShareStore.open(self._folder, digest, self._agreement.roster) as store:
             if self._noted() != digest:
                 write_record(self._folder / "flower.json", {"rows": digest.hex()})
             yield store

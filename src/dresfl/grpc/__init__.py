@@ -13,7 +13,7 @@ except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[network]'") from error
 
 from .hub import Hub, HubSettings
-from .log import Log, core_lines_as_events, log_to, log_to_stderr
+from .log import Log, core_lines_as_events, log_to
 from .rounds import Pace
 from .site import Site, SiteSettings
 
@@ -27,5 +27,4 @@ __all__ = [
     "SiteSettings",
     "core_lines_as_events",
     "log_to",
-    "log_to_stderr",
 ]

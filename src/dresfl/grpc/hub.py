@@ -116,7 +116,7 @@ class Hub:
             )
         self._settings, self._agreement, self._credentials = settings, agreement, credentials
         self._make_server, self._watch, self._log = make_server, watch, log
-        self._lobby = Lobby(agreement.num_clients, agreement.digest, settings.folder / "terms.json", log)
+        self._lobby = Lobby(agreement, settings.folder / "terms.json", log)
         sample = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
         self._most_bytes = largest_frame(sample)
         self._door = Door(credentials.roster, log, self._most_bytes)

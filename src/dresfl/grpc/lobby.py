@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import Refused
-from dresfl.party import Introduction, Terms
+from dresfl.party import Agreement, Introduction, Terms
+from dresfl.protocol import most_client_rows
 
 from .frames import Hello
 from .log import Log
@@ -22,11 +23,11 @@ def to_sign(challenge: bytes, site: int, roster_digest: str, body: bytes) -> byt
 class Lobby:
     """Hellos in, terms out."""
 
-    def __init__(self, num_clients: int, agreement: bytes, path: Path, log: Log) -> None:
+    def __init__(self, agreement: Agreement, path: Path, log: Log) -> None:
         self._agreement, self._path, self._log = agreement, path, log
         self._greeted: dict[int, Introduction] = {}
-        self._num_clients = num_clients
-        self.terms = Terms.load(path, num_clients) if path.exists() else None
+        self._num_clients = agreement.num_clients
+        self.terms = Terms.load(path, self._num_clients) if path.exists() else None
 
     @property
     def settled_terms(self) -> Terms:
@@ -36,10 +37,16 @@ class Lobby:
 
     def hello(self, index: int, hello: Hello) -> None:
         """Take a client's hello; the last one settles the terms. Refused if these do not fit the client."""
-        if hello.agreement != self._agreement:
+        if hello.agreement != self._agreement.digest:
             raise Refused(
                 "the client's agreement differs from the coordinator's",
                 "compare model, code, batch, seed, input bound and roster in both configurations",
+            )
+        most = most_client_rows(self._num_clients, self._agreement.batch_size)
+        if self.terms is None and hello.rows > most:
+            raise Refused(
+                f"the client has {hello.rows} rows, but each of {self._num_clients} may have {most} at most",
+                "leave some of its rows out",
             )
         self._greeted[index] = hello.introduction
         if self.terms is None and len(self._greeted) == self._num_clients:
@@ -57,6 +64,7 @@ class Lobby:
 
     def _settle(self) -> Terms:
         terms = Terms.settle([self._greeted[i] for i in range(self._num_clients)])
+        terms.session(self._agreement)  # raises here if it cannot be: such terms never reach the disk
         terms.save(self._path)
         self._log("terms settled", sharing="fresh" if terms.fresh else "reused", rows=sum(terms.rows))
         return terms

@@ -1,4 +1,4 @@
-"""Logs as JSON lines on stderr: what happened, to whom, why. Numbers and texts only: no key, share or row can enter."""
+"""Logs as JSON lines on stderr: what happened, to whom, why. No key, share or row is logged."""
 
 import json
 import os
@@ -29,14 +29,13 @@ def log_to(write: Callable[[str], object]) -> Log:
     return log
 
 
-def log_to_stderr() -> Log:
-    """A log on stderr, each line at once."""
-
-    def write(line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-    return log_to(write)
+def _is_event(line: str) -> bool:
+    """Whether a line is one that a log has written."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("event"), str)
 
 
 # gRPC's core writes to file descriptor 2 by itself, for example
@@ -96,7 +95,7 @@ def core_lines_as_events() -> Iterator[Log]:
     def follow() -> None:
         with open(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.startswith("{"):
+                if _is_event(line):
                     write(line.rstrip("\n"))
                 elif event := core_event(line.rstrip("\n")):
                     log(event[0], **event[1])

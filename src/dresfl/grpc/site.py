@@ -142,7 +142,8 @@ class Site:
             begin = await self._wait_for_begin(call)
             member = await self._in_worker(lambda: self._accept(begin, hello))
             self._began = True
-            self._log("connected", client=self.index, sharing=member.session.sharing_id.hex())
+            sharing, session = member.session.sharing_id.hex(), member.session.session_id.hex()
+            self._log("connected", client=self.index, sharing=sharing, session=session)
             return await self._take_part(channel, call, member)
 
     def _hello(self) -> Hello:
@@ -206,13 +207,17 @@ class Site:
         while True:
             frame = decode(await call.read(), Weights, Delta, Done)
             if isinstance(frame, Done):
-                tasks.final = Task.decode(frame.task, session)
+                final = Task.decode(frame.task, session)
+                self._agreement.check_end(final.round_number)
+                tasks.final = final
                 await call.write(Reply(tasks.final.round_number, b"").encode())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_FAREWELL_SECONDS):
                         await call.read()  # the coordinator closes the stream when it knows
                 return
-            tasks.put(weights.take(frame))
+            task = weights.take(frame)
+            self._agreement.check_round(task.round_number)
+            tasks.put(task)
 
     async def _answer(self, call: Call, member: _Membership, tasks: _Newest) -> None:
         while True:

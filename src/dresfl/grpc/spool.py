@@ -77,9 +77,3 @@ class Spool:
         """Forget a slice."""
         self._sizes.pop((receiver, dealer, number), None)
         self._path(receiver, dealer, number).unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Forget all: the sharing is complete."""
-        self._sizes.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True, exist_ok=True)

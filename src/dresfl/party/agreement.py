@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import final
 
-from dresfl.errors import UsageError
+from dresfl.errors import MessageError, UsageError
 from dresfl.model import Layer, Network
 from dresfl.protocol import Session
 from dresfl.quantize import Quantizer
@@ -54,6 +54,11 @@ class Agreement:
             raise UsageError(f"input_bound must be positive and finite, not {self.input_bound}")
         if not 1 <= self.rounds < 2**32:
             raise UsageError(f"rounds must lie in 1..2^32-1, not {self.rounds}")
+        if self.max_colluders < 1:
+            raise UsageError(
+                f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
+                "real parties need T of at least 1",
+            )
         _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
 
     @property
@@ -81,6 +86,16 @@ class Agreement:
     def encode(self) -> bytes:
         """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
         return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
+
+    def check_round(self, round_number: int) -> None:
+        """A client's check of a task: it answers the rounds agreed on, and no others."""
+        if round_number >= self.rounds:
+            raise MessageError(f"a task of round {round_number} came, but {self.rounds} rounds are agreed on")
+
+    def check_end(self, round_number: int) -> None:
+        """A client's check of the end: it comes after the last round agreed on."""
+        if round_number != self.rounds:
+            raise MessageError(f"the end came after {round_number} rounds, but {self.rounds} are agreed on")
 
     @cached_property
     def digest(self) -> bytes:
@@ -142,7 +157,8 @@ def sharing_nonce(server: bytes, contributions: Sequence[bytes]) -> bytes:
     """The nonce of a new sharing: from the server's 16 fresh bytes and the clients' contributions, 32 each, in order.
 
     Each client finds its own contribution in it (`ShareStore.owns`), so nobody can bring back a sharing that this
-    client's secret did not deal, and a new sharing never repeats an old one's identity.
+    client's secret did not deal for these rows and this roster. A coordinator can bring back one that it did: then
+    the same clients get the same shares, which tell nobody more.
     """
     if len(server) != 16 or any(len(part) != 32 for part in contributions):
         raise UsageError("a sharing's nonce needs 16 bytes of the server and 32 of every client")

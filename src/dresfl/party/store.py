@@ -71,16 +71,16 @@ class Held:
 class ShareStore:
     """A client's folder, opened for one set of rows. Use it in a `with`.
 
-    with ShareStore.open(folder, data_digest(inputs, targets)) as store:
+    with ShareStore.open(folder, data_digest(inputs, targets), agreement.roster) as store:
         table, answered = store.table(session, index), store.answered(session)
         client = Client(session, index, store.secret(session), inputs, targets, table, answered)
     """
 
-    def __init__(self, folder: Path, lock: int, root: SecretSeed, data: bytes) -> None:
+    def __init__(self, folder: Path, lock: int, root: SecretSeed, data: bytes, roster: str) -> None:
         """Not called directly: see `open`."""
         self.folder = folder
         self._lock = lock
-        self._seed = root.derive(b"rows" + data)
+        self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
         self._tables: dict[tuple[bytes, int], DiskTable] = {}
         self._logs: dict[bytes, AnswerLog] = {}
 
@@ -99,8 +99,11 @@ class ShareStore:
         self.close()
 
     @classmethod
-    def open(cls, folder: Path, data: bytes) -> "ShareStore":
-        """Open a client's folder, or make it, for rows of this digest.
+    def open(cls, folder: Path, data: bytes, roster: str = "") -> "ShareStore":
+        """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
+
+        Under another roster the masks are others: were they the same, a client that the rosters number differently
+        could hold two shares of one polynomial.
 
         Refused: a folder of something else, one that other users may enter, one that another process has open, and one
         whose secret is damaged.
@@ -109,7 +112,7 @@ class ShareStore:
         lock = _take(folder / "lock")
         try:
             _recognise(folder)
-            return cls(folder, lock, _secret(folder / "secret"), data)
+            return cls(folder, lock, _secret(folder / "secret"), data, roster)
         except BaseException:
             os.close(lock)
             raise
@@ -131,12 +134,12 @@ class ShareStore:
     # -- the secret ------------------------------------------------------------------------------------------
 
     def secret(self, session: Session) -> SecretSeed:
-        """The seed of this client's masks in a sharing: the same whenever rows and sharing are."""
+        """The seed of this client's masks in a sharing: the same whenever rows, roster and sharing are."""
         return self._seed.derive(b"sharing" + session.sharing_digest)
 
     @property
     def tag(self) -> bytes:
-        """16 public bytes: the same as long as secret and rows are. Another tag: all parties must share again."""
+        """16 public bytes: the same as long as secret, rows and roster are. Another tag: all must share again."""
         return self._seed.tag()
 
     def contribution(self) -> bytes:

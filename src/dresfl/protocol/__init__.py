@@ -3,7 +3,7 @@
 from .client import Client, answer_from_shares, check_rows
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
-from .session import BatchRows, Session, choose_field, encode_rows, expand_masks
+from .session import BatchRows, Session, choose_field, encode_rows, expand_masks, most_client_rows
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "choose_field",
     "encode_rows",
     "expand_masks",
+    "most_client_rows",
     "stepped",
 ]

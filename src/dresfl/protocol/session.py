@@ -39,6 +39,8 @@ from dresfl.model import Network
 
 # Weights in a layer from which on int8 products beat float64 ones; smaller ones are bound by launches, not products.
 _BYTES_FROM = 2**20
+_ROWS_LIMIT = 2**31  # all rows together stay below it
+_DRAWS_LIMIT = 2**62  # and B times as many below this
 
 
 @final
@@ -78,7 +80,7 @@ class Session:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.num_clients >= 2**16:
             raise UsageError(f"messages number at most 65535 clients, not {self.num_clients}")
-        if sum(self.client_rows) >= 2**31 or self.batch_size * sum(self.client_rows) >= 2**62:
+        if sum(self.client_rows) >= _ROWS_LIMIT or self.batch_size * sum(self.client_rows) >= _DRAWS_LIMIT:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
@@ -208,6 +210,15 @@ class Session:
 
 def _digest(described: dict[str, object]) -> bytes:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()
+
+
+def most_client_rows(num_clients: int, batch_size: int) -> int:
+    """How many rows each client may have if all together must fit a session, whatever the others have.
+
+    >>> most_client_rows(num_clients=3, batch_size=64)
+    715827882
+    """
+    return min(_ROWS_LIMIT - 1, (_DRAWS_LIMIT - 1) // batch_size) // num_clients
 
 
 def choose_field(

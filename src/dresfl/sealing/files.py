@@ -65,11 +65,13 @@ def read_file(path: Path, limit: int, *, private: bool = False) -> bytes:
     return data
 
 
-def parse_json(data: bytes, kind: type[_T], source: str) -> _T:
-    """JSON of exactly the type `kind`: no unknown keys, no conversions. Errors never quote the content."""
+def parse_json(data: bytes, kind: type[_T], source: str, *, private: bool = False) -> _T:
+    """JSON of exactly the type `kind`: no unknown keys, no conversions. Errors quote nothing of a private file."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if private:  # msgspec quotes unknown keys and values
+            raise IdentityError(f"{source} was altered or is of another kind", "restore it from a copy") from None
         raise IdentityError(f"{source}: {error}", "ask its maker for an unaltered copy") from None
 
 

@@ -190,7 +190,8 @@ class Identity:
     def load(cls, folder: Path) -> "Identity":
         """The identity that `save` wrote; refused if other users may read its files."""
         path = folder / IDENTITY_FILE
-        file = parse_json(read_file(path, _FILE_LIMIT, private=True), _IdentityFile, str(path))
+        data = read_file(path, _FILE_LIMIT, private=True)
+        file = parse_json(data, _IdentityFile, str(path), private=True)
         tls_key = load_tls_key(folder / TLS_KEY_FILE)
         return cls(file.name, bytes.fromhex(file.sealing_key), bytes.fromhex(file.signing_key), tls_key)
 

@@ -26,7 +26,7 @@ def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
         with stopping_on_signals():
             return await site.run()
 
-    with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows)) as store:
+    with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store:
         site = Site(config.site_settings(), agreement, credentials, store, rows, log)
         final_task = asyncio.run(run(site))
     digest = weights_sha256(final_task.weights)

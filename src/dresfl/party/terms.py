@@ -3,8 +3,8 @@
     run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 32), little-endian
 
 The first sharing needs every client. Its nonce is a hash of the coordinator's fresh bytes and of each client's, so
-that no party can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier sharing, that one is
-used again.
+that no party can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
+sharing, that one is used again.
 """
 
 import json

@@ -502,9 +502,8 @@ def test_batches_are_the_packages() -> None:
 def test_limits() -> None:
     """The formulas of section 11, as the page writes them."""
     from dresfl.grpc.hub import largest_frame
-    from dresfl.grpc.slices import Slices
     from dresfl.model import Dense
-    from dresfl.party import Agreement, make_session, slice_rows
+    from dresfl.party import Agreement, make_session, most_parcel_bytes, slice_rows
 
     formula = re.search(r"frame, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)
@@ -522,7 +521,7 @@ def test_limits() -> None:
             return int(eval(text.replace("·", "*"), {"max": max}, names))  # noqa: S307 - a formula of our own page
 
         assert value(formula[1]) == largest_frame(session)
-        assert value(sealed[1]) == Slices(session).most_bytes
+        assert value(sealed[1]) == most_parcel_bytes(session)
 
 
 def test_files_of_cards_and_rosters(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from dresfl.errors import MessageError
 from dresfl.grpc import frames
+from dresfl.party import Terms
 
 EXAMPLES = [
     frames.Hello(b"a" * 32, 7, b"c" * 32, b"n" * 32, b"h" * 16),
     frames.Ready(b"s" * 16),
-    frames.Begin(b"g" * 64, b"r" * 16, b"n" * 32, b"o" * 16, ((3, b"c" * 32), (5, b"d" * 32))),
+    frames.Begin(b"g" * 64, Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5), (b"c" * 32, b"d" * 32))),
     frames.Wait("2 of 5 clients are missing"),
     frames.Open(b"s" * 16),
     frames.Request(3, 2**31),

@@ -8,22 +8,21 @@ import pytest
 
 from dresfl.errors import MessageError
 from dresfl.grpc.relay import Relay
-from dresfl.grpc.slices import Slices
 from dresfl.grpc.spool import Spool
 from dresfl.model import mlp
+from dresfl.party import num_slices
 from dresfl.protocol import Session
 
 
-def make_relay(folder: Path, rows: int = 4000, spool_bytes: int = 2**40) -> tuple[Relay, Slices]:
+def make_relay(folder: Path, rows: int = 4000, spool_bytes: int = 2**40) -> tuple[Relay, Session]:
     """Four dealers with several slices each."""
     session = Session(mlp((400, 3), input_bits=4, weight_bits=10), 4, 1, 1, 8, (rows,) * 4, 0)
-    slices = Slices(session)
-    return Relay(slices, Spool(folder / "spool", session.sharing_id), spool_bytes), slices
+    return Relay(session, Spool(folder / "spool", session.sharing_id), spool_bytes), session
 
 
-def declare_all(relay: Relay, receiver: int, clients: int, slices: Slices) -> None:
+def declare_all(relay: Relay, receiver: int, clients: int, session: Session) -> None:
     for dealer in range(clients):
-        held = frozenset(range(slices.count(dealer))) if dealer == receiver else frozenset()
+        held = frozenset(range(num_slices(session, dealer))) if dealer == receiver else frozenset()
         relay.declare(receiver, dealer, held)
 
 
@@ -32,15 +31,15 @@ def test_everything_reaches_everybody_in_any_order(tmp_path: Path) -> None:
 
     async def run() -> None:
         clients = 4
-        relay, slices = make_relay(tmp_path)
-        count = slices.count(0)
+        relay, session = make_relay(tmp_path)
+        count = num_slices(session, 0)
         assert count >= 3
         generator = random.Random(5)
         held: list[set[tuple[int, int]]] = [set() for _ in range(clients)]
         asked: list[list[tuple[int, int]]] = [[] for _ in range(clients)]
         sent: list[list[tuple[int, int]]] = [[] for _ in range(clients)]
         for receiver in range(clients):
-            declare_all(relay, receiver, clients, slices)
+            declare_all(relay, receiver, clients, session)
         wanted = {(dealer, number) for dealer in range(clients) for number in range(count)}
         for _ in range(20_000):
             who, deed = generator.randrange(clients), generator.randrange(12)
@@ -84,11 +83,11 @@ def test_a_receiver_that_is_away_does_not_fill_the_spool(tmp_path: Path) -> None
     """Receiver 3 takes nothing: its quota fills, the others get theirs."""
 
     async def run() -> None:
-        relay, slices = make_relay(tmp_path, rows=60_000, spool_bytes=1)
+        relay, session = make_relay(tmp_path, rows=60_000, spool_bytes=1)
         for receiver in range(4):
-            declare_all(relay, receiver, 4, slices)
+            declare_all(relay, receiver, 4, session)
         waiting = [0] * 4
-        for _ in range(4 * 4 * slices.count(0)):
+        for _ in range(4 * 4 * num_slices(session, 0)):
             for dealer in range(4):
                 if place := relay.next_for_dealer(dealer):
                     receiver, number = place
@@ -98,17 +97,17 @@ def test_a_receiver_that_is_away_does_not_fill_the_spool(tmp_path: Path) -> None
             for receiver in range(3):
                 while place := relay.next_for_receiver(receiver):
                     relay.acknowledge(receiver, *place)
-        assert waiting[:3] == [3 * slices.count(0)] * 3
+        assert waiting[:3] == [3 * num_slices(session, 0)] * 3
         assert waiting[3] == 16
-        assert slices.count(0) > 16
+        assert num_slices(session, 0) > 16
 
     asyncio.run(run())
 
 
 def test_what_was_not_asked_for(tmp_path: Path) -> None:
     async def run() -> None:
-        relay, slices = make_relay(tmp_path)
-        declare_all(relay, 1, 4, slices)
+        relay, session = make_relay(tmp_path)
+        declare_all(relay, 1, 4, session)
         assert relay.next_for_dealer(0) == (1, 0)
         for dealer, receiver, number, size in ((0, 2, 0, 1), (0, 1, 5, 1), (2, 1, 0, 1), (0, 1, 0, 2**21)):
             with pytest.raises(MessageError):
@@ -136,12 +135,12 @@ def test_an_older_stream_that_ends_late(tmp_path: Path) -> None:
     """A client came back before its first streams had ended: their end changes nothing for the new ones."""
 
     async def run() -> None:
-        relay, slices = make_relay(tmp_path)
+        relay, session = make_relay(tmp_path)
         old_receiver, old_dealer = relay.receiver_came(1), relay.dealer_came(0)
-        declare_all(relay, 1, 4, slices)
+        declare_all(relay, 1, 4, session)
         assert relay.next_for_dealer(0) == (1, 0)
         relay.receiver_came(1)
-        declare_all(relay, 1, 4, slices)
+        declare_all(relay, 1, 4, session)
         relay.dealer_came(0)
         assert relay.next_for_dealer(0) == (1, 0)
         relay.dealer_left(0, old_dealer)

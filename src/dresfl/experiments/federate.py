@@ -278,14 +278,22 @@ def _federate(
     summary = server.result()
     told = [site for site in sites if _ends(site)]
     answers = [site.result() for site in told]
+    return told_of(summary, trial, faults, [answer["weights_sha256"] for answer in answers], began)
+
+
+def told_of(summary: dict[str, Any], trial: Trial, faults: Faults, digests: list[str], began: float) -> dict[str, Any]:
+    """A trial's result: the run's summary, the deeds, and whether the clients that heard of the end have its weights.
+
+    digests: of the weights that each of them was told.
+    """
     return {
         **summary,
         "clients": trial.clients,
         "killed": sum(deed["deed"] == "kill" for deed in faults.done),
         "restarted": sum(deed["deed"] == "restart" for deed in faults.done),
         "faults": faults.done,
-        "survivors": len(told),
-        "clients_agree": all(answer["weights_sha256"] == summary["weights_sha256"] for answer in answers),
+        "survivors": len(digests),
+        "clients_agree": set(digests) <= {summary["weights_sha256"]},
         "wall_seconds": time.monotonic() - began,
     }
 

@@ -33,7 +33,7 @@ from dresfl.flower.template import write_app
 from dresfl.sealing import Roster
 
 from .config import to_toml
-from .federate import Faults, Trial, check_folder, write_sites, write_trial
+from .federate import Faults, Trial, check_folder, told_of, write_sites, write_trial
 from .network.config import Keys, ServerConfig, SiteConfig, load_party
 
 _START_SECONDS = 300.0
@@ -319,17 +319,7 @@ def _play(
         time.sleep(_POLL_SECONDS)
     summary = json.loads((folder / "server" / "run" / "summary.json").read_text())
     told = [path for i in range(trial.clients) if (path := folder / f"site-{i}" / "model.safetensors").exists()]
-    digests = {load_tensors(path)[1]["weights_sha256"] for path in told}
-    return {
-        **summary,
-        "clients": trial.clients,
-        "killed": sum(deed["deed"] == "kill" for deed in faults.done),
-        "restarted": sum(deed["deed"] == "restart" for deed in faults.done),
-        "faults": faults.done,
-        "survivors": len(told),
-        "clients_agree": digests <= {summary["weights_sha256"]},
-        "wall_seconds": time.monotonic() - began,
-    }
+    return told_of(summary, trial, faults, [str(load_tensors(path)[1]["weights_sha256"]) for path in told], began)
 
 
 @final

@@ -17,7 +17,7 @@ from dresfl.field import SecretSeed
 from dresfl.grpc import frames
 from dresfl.grpc.lobby import to_sign
 from dresfl.model import Dense, Square
-from dresfl.party import NO_NONCE, Agreement, make_session, num_slices, sharing_nonce, slice_range
+from dresfl.party import NO_NONCE, Agreement, Terms, make_session, num_slices, sharing_nonce, slice_range
 from dresfl.protocol import Client, Session, Task
 from dresfl.sealing import Roster, SealContext
 from dresfl.sealing.envelope import seal_with_ephemeral
@@ -52,7 +52,7 @@ def make_network_vectors() -> dict[str, Any]:
     nonce = sharing_nonce(own_bytes, contributions)
     session = make_session(agreement, _ROWS, nonce, run_nonce)
     challenge = fixed_secret("challenge")[:16]
-    unsigned = frames.Begin(bytes(64), run_nonce, nonce, own_bytes, tuple(zip(_ROWS, contributions, strict=True)))
+    unsigned = frames.Begin(bytes(64), Terms(nonce, run_nonce, own_bytes, tuple(_ROWS), tuple(contributions)))
     to_be_signed = to_sign(challenge, _RECEIVER, roster.digest, unsigned.body())
     begin = dataclasses.replace(unsigned, signature=hub.sign("begin", to_be_signed))
     hello = frames.Hello(agreement.digest, _ROWS[_RECEIVER], contributions[_RECEIVER], NO_NONCE, challenge)

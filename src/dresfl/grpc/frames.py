@@ -142,24 +142,9 @@ class Begin:
     """What makes a session of the agreement: the terms, signed for one site's challenge."""
 
     signature: bytes
-    run_nonce: bytes
-    nonce: bytes
-    own_bytes: bytes
-    sites: tuple[tuple[int, bytes], ...]  # rows and contribution of each
+    terms: Terms  # as they came: not checked yet
 
     KIND: ClassVar[int] = 16
-
-    @classmethod
-    def of(cls, terms: Terms, signature: bytes) -> "Begin":
-        """The frame that tells a site of the terms."""
-        sites = tuple(zip(terms.rows, terms.contributions, strict=True))
-        return cls(signature, terms.run_nonce, terms.nonce, terms.own_bytes, sites)
-
-    @property
-    def terms(self) -> Terms:
-        """What it tells. Not checked yet."""
-        rows, contributions = tuple(site[0] for site in self.sites), tuple(site[1] for site in self.sites)
-        return Terms(self.nonce, self.run_nonce, self.own_bytes, rows, contributions)
 
     def body(self) -> bytes:
         """What is signed, beside the challenge: all but the signature."""
@@ -171,7 +156,7 @@ class Begin:
     @classmethod
     def decode(cls, body: memoryview) -> "Begin":
         (signature,), rest = _fixed(body, _SIGNATURE, "Begin")
-        return cls.of(Terms.decode(bytes(rest)), signature)
+        return cls(signature, Terms.decode(bytes(rest)))
 
 
 @final

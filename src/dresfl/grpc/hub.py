@@ -11,7 +11,7 @@ from typing import final
 import grpc
 
 from dresfl.errors import DresError, MessageError, Refused, UsageError
-from dresfl.party import Agreement, Terms, make_session
+from dresfl.party import Agreement, Terms, make_session, most_parcel_bytes
 from dresfl.protocol import Answer, Server, Session, Task
 
 from .frames import Ack, Begin, Done, Hello, Holding, Open, Ready, Reject, Reply, Request, Slice, Wait, decode
@@ -19,7 +19,6 @@ from .lobby import Lobby, to_sign
 from .log import Log
 from .relay import Relay
 from .rounds import Pace, Rounds, Watch
-from .slices import Slices
 from .spool import Spool
 from .streams import Door, Stream, first_of
 from .tls import Credentials
@@ -69,7 +68,7 @@ def largest_frame(session: Session) -> int:
     """The most bytes that any frame of a session has."""
     parameters = session.network.num_parameters
     answer = Answer.size(session.field, parameters)
-    return _FRAME_HEADER + max(answer, 4 * parameters, Slices(session).most_bytes, 36 * session.num_clients + 200)
+    return _FRAME_HEADER + max(answer, 4 * parameters, most_parcel_bytes(session), 36 * session.num_clients + 200)
 
 
 @final
@@ -176,7 +175,7 @@ class Hub:
         spool = Spool(self._settings.folder / "spool", session.sharing_id)
         server = self._make_server(session)
         rounds = Rounds(server, self, self._settings.pace, self._watch, self._log)
-        relay = Relay(Slices(session), spool, self._settings.spool_bytes)
+        relay = Relay(session, spool, self._settings.spool_bytes)
         return _Running(terms, session, server, rounds, relay, WeightSender(session))
 
     async def _close(self, server: Server) -> None:
@@ -278,7 +277,7 @@ class Hub:
 
     def _begin(self, index: int, hello: Hello, terms: Terms) -> bytes:
         message = to_sign(hello.challenge, index, self._credentials.roster.digest, terms.encode())
-        return Begin.of(terms, self._credentials.identity.sign("begin", message)).encode()
+        return Begin(self._credentials.identity.sign("begin", message), terms).encode()
 
     async def _send_weights(self, stream: Stream, seat: _Seat, running: _Running) -> None:
         """Send what is newest whenever the stream is free: a slow client skips rounds, and is never sent an old one."""

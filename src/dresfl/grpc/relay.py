@@ -11,8 +11,9 @@ from collections import defaultdict
 from typing import final
 
 from dresfl.errors import MessageError
+from dresfl.party import most_parcel_bytes, num_slices
+from dresfl.protocol import Session
 
-from .slices import Slices
 from .spool import Spool
 
 _ASKED = 2  # slices under way from a dealer
@@ -24,11 +25,12 @@ _MOST_REJECTS = 3  # of one slice: then the dealer is not asked again on this co
 class Relay:
     """What is lacking, asked for, spooled and under way."""
 
-    def __init__(self, slices: Slices, spool: Spool, spool_bytes: int) -> None:
-        clients = range(slices.session.num_clients)
-        self._slices, self._spool = slices, spool
+    def __init__(self, session: Session, spool: Spool, spool_bytes: int) -> None:
+        clients = range(session.num_clients)
+        self._session, self._spool = session, spool
+        self._most_bytes = most_parcel_bytes(session)
         # No receiver can fill the spool for the others: each has its part of it.
-        self._quota = max(_SENT, spool_bytes // (len(clients) * slices.most_bytes))
+        self._quota = max(_SENT, spool_bytes // (len(clients) * self._most_bytes))
         self._lacking: list[list[set[int]]] = [[set() for _ in clients] for _ in clients]  # [dealer][receiver]
         self._asked: list[set[tuple[int, int]]] = [set() for _ in clients]  # [dealer]: receiver, slice
         self._waiting: list[dict[tuple[int, int], bool]] = [
@@ -50,7 +52,7 @@ class Relay:
     def declare(self, receiver: int, dealer: int, held: frozenset[int]) -> None:
         """A receiver says which slices of a dealer it has: all others are lacking."""
         self._check(dealer)
-        if any(number >= self._slices.count(dealer) for number in held):
+        if any(number >= num_slices(self._session, dealer) for number in held):
             raise MessageError(f"client {receiver} says it holds slices that client {dealer} does not have")
         waiting = self._waiting[receiver]
         for place in [place for place in waiting if place[0] == dealer]:
@@ -59,7 +61,7 @@ class Relay:
             else:
                 waiting[place] = False  # what was under way on an earlier connection is sent again
         present = held | {n for d, n in waiting if d == dealer} | {n for r, n in self._asked[dealer] if r == receiver}
-        self._lacking[dealer][receiver] = set(range(self._slices.count(dealer))) - present
+        self._lacking[dealer][receiver] = set(range(num_slices(self._session, dealer))) - present
         self._declared[receiver].add(dealer)
         self.dealer_wakes[dealer].set()
         self.receiver_wakes[receiver].set()
@@ -132,8 +134,8 @@ class Relay:
         """Check a slice that a dealer sends: it must have been asked for, and fit."""
         if (receiver, number) not in self._asked[dealer]:
             raise MessageError(f"slice {number} for client {receiver} came from client {dealer} unasked")
-        if size > self._slices.most_bytes:
-            raise MessageError(f"a slice of {size} bytes came, {self._slices.most_bytes} are the most")
+        if size > self._most_bytes:
+            raise MessageError(f"a slice of {size} bytes came, {self._most_bytes} are the most")
 
     def store(self, dealer: int, receiver: int, number: int, sealed: bytes) -> None:
         """Put an expected slice on disk. This one call blocks: run it in a thread."""

@@ -2,13 +2,12 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import platform
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -19,6 +18,7 @@ from dresfl.baselines import Method
 from dresfl.checkpoint import write_atomic
 from dresfl.data import Split
 from dresfl.errors import CheckpointError, UsageError
+from dresfl.features import only_one
 
 from ..comparison import run_baseline
 from ..config import RunConfig, load_config, to_toml
@@ -68,18 +68,10 @@ class Splits:
         if self._split is None or self._key != cell.data:
             self._split = None  # let go of the old one first
             extracted = cell.config.features.extractor
-            with _locked(self._out / ".features.lock") if extracted else contextlib.nullcontext():
+            with only_one(self._out / ".features") if extracted else contextlib.nullcontext():
                 self._split = load_split(cell.config, self._data)
             self._key = cell.data
         return self._split
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file closes, even by a crash
-        yield
 
 
 def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:

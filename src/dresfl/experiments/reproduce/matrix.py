@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
+from dresfl.baselines import LOSSES, Loss
 from dresfl.errors import UsageError
 from dresfl.features import Features
 from dresfl.local import first_feasible_seed, paper
 
 from ..config import RunConfig, closest, parse
 from .published import METHODS, TABLE_DATASETS
-
-Loss = Literal["cross-entropy", "squared"]
 
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1
 EVALUATIONS = 70  # a run, unless its recipe says otherwise
@@ -91,7 +90,7 @@ def recipe(dataset: str, method: str) -> tuple[RunConfig, Loss]:
     for name in (method,) if method.startswith("dresfl") else ("baselines", method):
         merged = _merged(merged, own[name])
     loss = merged.pop("loss", "cross-entropy")
-    if loss not in ("cross-entropy", "squared"):
+    if loss not in LOSSES:
         raise UsageError(f"the recipe {dataset} has an unknown loss {loss!r}", "use cross-entropy or squared")
     every = max(1, parse(RunConfig, merged).rounds // EVALUATIONS)
     return parse(RunConfig, {"evaluate_every": every, "checkpoint_every": every, **merged}), loss

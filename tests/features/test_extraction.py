@@ -262,8 +262,11 @@ def test_a_block_that_does_not_fit_is_halved(own, split, monkeypatch):
 
 def test_without_an_extractor_pixels_are_transformed(split):
     got = featured(split, Features(center=0.5, scale=2), None, "cpu")
-    assert got.train.inputs.shape == (70, 48)
-    np.testing.assert_allclose(got.train.inputs, (split.train.inputs.reshape(70, -1) - 0.5) * 2, rtol=1e-6)
+    for part, pixels in ((got.train, split.train.inputs), (got.test, split.test.inputs)):
+        assert np.array_equal(part.inputs, (pixels - np.float32(0.5)) * np.float32(2))  # images stay images
+    by_row = featured(split, Features(l2_norm=True), None, "cpu").train
+    assert by_row.input_shape == (4, 4, 3)
+    np.testing.assert_allclose(np.linalg.norm(by_row.inputs.reshape(70, -1), axis=1), 1, rtol=1e-6)
     assert featured(split, Features(), None, "cpu") is split
 
 

@@ -14,6 +14,7 @@ from dresfl.errors import UsageError
 from dresfl.experiments import prepare as preparation
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import flat_inputs, load_split, prepare
+from dresfl.experiments.reproduce import recipe
 from dresfl.experiments.training import train
 from dresfl.features import pieces
 from dresfl.field import Reals
@@ -127,10 +128,19 @@ def test_several_runs_share_a_split(folder):
     assert not seen  # nothing was extracted
 
 
-def test_features_are_no_images():
+def test_extracted_features_are_no_images(folder):
     conv = '[{ kind = "conv2d", channels = 2, kernel = 3 }, { kind = "flatten" }, { kind = "dense", units = 10 }]'
     with pytest.raises(UsageError, match="conv2d needs"):
-        prepare(load_config("digits", ["features.l2_norm=true", f"model.layers={conv}"]), None)
+        prepare(load_config("digits", [*TOY, f"model.layers={conv}"]), folder)
+
+
+def test_a_recipe_convolves_transformed_images():
+    config, _ = recipe("fashion", "dresfl")
+    assert config.features.transforms
+    digits = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset="digits"))
+    prepared = prepare(digits, None)
+    assert prepared.session.network.input_shape == (8, 8, 1)
+    assert prepared.split.train.inputs.min() < 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -20,6 +20,7 @@ class DataSet:
 
     `inputs` is float32, either (B, H, W, C) images in [0, 1] or (B, F) features of any finite size;
     `labels` is int64, (B,), in 0..num_classes-1. Anything else is refused with the first offending row.
+    Images that a transform has taken out of [0, 1] on purpose are made with `transformed`.
 
     >>> two = DataSet(np.eye(2, 3, dtype=np.float32), np.array([0, 1]), num_classes=2, name="two")
     >>> (two.num_rows, two.input_shape) == (2, (3,))
@@ -30,6 +31,7 @@ class DataSet:
     labels: Labels
     num_classes: int
     name: str
+    transformed: bool = False
 
     def __post_init__(self) -> None:
         self._check_form()
@@ -87,7 +89,7 @@ class DataSet:
                 f"{self.name}: the input of row {row} holds NaN or infinity",
                 hint="fill in or drop missing values before making a data set",
             )
-        if self.inputs.ndim == 4 and not (low >= 0 and high <= 1):
+        if self.inputs.ndim == 4 and not self.transformed and not (low >= 0 and high <= 1):
             row = self._first_row((self.inputs < 0) | (self.inputs > 1))
             raise DataError(
                 f"{self.name}: the image of row {row} leaves [0, 1]; all together span [{low}, {high}]",

@@ -36,6 +36,8 @@ def featured(
 ) -> Split:
     """The split with its images replaced by features, float32 (B,F); run by whoever holds images.
 
+    Without an extractor the transforms keep the inputs' shape: images stay images.
+
     Extracted features are kept in the folder that the environment variable DRESFL_CACHE names, or in `features`
     below the data folder; without either they are extracted every time.
     """
@@ -45,13 +47,13 @@ def featured(
     total = split.train.num_rows + split.test.num_rows
     parts: list[DataSet] = []
     for part, data in (("train", split.train), ("test", split.test)):
-        rows: npt.NDArray[np.floating]
         if extractor is None:
-            rows = data.inputs.reshape(data.num_rows, -1)
+            inputs = _all_transformed(data.inputs.reshape(data.num_rows, -1), settings).reshape(data.inputs.shape)
         else:
             before = sum(earlier.num_rows for earlier in parts)
             rows = _features(extractor, data, part, _cache_folder(folder), partial(_report, watch, before, total))
-        parts.append(DataSet(_all_transformed(rows, settings), data.labels, data.num_classes, data.name))
+            inputs = _all_transformed(rows, settings)
+        parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
     return Split(*parts)
 
 

@@ -172,7 +172,8 @@ def _range(methods: dict[str, dict[str, Any]]) -> tuple[float, list[str]]:
     if len(far) > 1:
         return 0.0, []
     near = min(final for method, final in finals.items() if method not in far)
-    return max(0.0, near - max(4.0, 1.2 * (best - near))), far
+    low = max(0.0, near - max(4.0, 1.2 * (best - near)))
+    return low, [method for method in far if finals[method] < low]
 
 
 def _frame(axes: "Axes", title: str, last: int, low: float, high: float) -> None:

@@ -181,8 +181,8 @@ class Network:
         agreement = changes.pop("agreement", consortium.agreement)
         folder = changes.pop("folder", consortium.folder / f"site-{index}")
         with ShareStore.open(folder, data_digest(*rows)) as store:
-            log = self.site_events[index].log
-            return await Site(self.site_settings(), agreement, credentials, store, rows, log).run()
+            log, keep = self.site_events[index].log, changes.pop("keep", lambda task: None)
+            return await Site(self.site_settings(), agreement, credentials, store, rows, log, keep).run()
 
     def start_sites(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
         return {i: self.start_site(i) for i in range(self.consortium.clients) if i not in but}

@@ -3,7 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from dresfl.errors import DresError
 from dresfl.model import weights_sha256
+from dresfl.protocol import Task
 
 from .federation import Consortium, Network
 
@@ -36,3 +40,27 @@ def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
     assert all(not events.of("disconnected") for events in network.site_events)
     assert not network.hub_events.of("cut")
     assert network.running.relay.spooled_bytes == 0
+
+
+def test_the_end_is_confirmed_only_when_the_weights_are_kept(tmp_path: Path) -> None:
+    """Had the coordinator heard of site 2 before, it would be gone when the site comes back for the weights."""
+
+    def fail(task: Task) -> None:
+        raise DresError("no space left")
+
+    async def run() -> Network:
+        network = Network(consortium, linger=30.0)
+        hub = await network.start_hub()
+        sites = {**network.start_sites(but=(2,)), 2: network.start_site(2, keep=fail)}
+        with pytest.raises(DresError, match="no space left"):
+            await sites.pop(2)
+        await asyncio.gather(*sites.values())
+        assert not hub.done()
+        kept: list[Task] = []
+        await network.start_site(2, keep=kept.append)
+        assert [weights_sha256(task.weights) for task in kept] == [consortium.expected()]
+        await hub
+        return network
+
+    consortium = Consortium(tmp_path)
+    assert not asyncio.run(run()).hub_events.of("ended without")

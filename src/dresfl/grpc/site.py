@@ -93,10 +93,15 @@ class Site:
         store: ShareStore,
         rows: tuple[Tensor, Tensor],
         log: Log,
+        keep: Callable[[Task], None] = lambda task: None,
     ) -> None:
-        """rows: this site's integer inputs (m,F) and targets (m,C)."""
+        """rows: this site's integer inputs (m,F) and targets (m,C).
+
+        keep: stores the final weights. The coordinator is told that we have them only afterwards, so that a site
+        killed on the way is given them again.
+        """
         self._settings, self._agreement, self._credentials = settings, agreement, credentials
-        self._store, self._rows, self._log = store, rows, log
+        self._store, self._rows, self._log, self._keep = store, rows, log, keep
         self.index = credentials.roster.index_of(credentials.identity.member)
         self._contribution = store.contribution()
         self._member: _Membership | None = None
@@ -209,8 +214,9 @@ class Site:
             if isinstance(frame, Done):
                 final = Task.decode(frame.task, session)
                 self._agreement.check_end(final.round_number)
+                await self._in_worker(functools.partial(self._keep, final))
                 tasks.final = final
-                await call.write(Reply(tasks.final.round_number, b"").encode())
+                await call.write(Reply(final.round_number, b"").encode())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_FAREWELL_SECONDS):
                         await call.read()  # the coordinator closes the stream when it knows

@@ -22,22 +22,23 @@ def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
     agreement = load_agreement(config, credentials.roster)
     rows = site_rows(config.data, agreement, credentials.roster.index_of(credentials.identity.member))
 
+    def keep(final: Task) -> None:
+        if config.model:
+            digest = weights_sha256(final.weights)
+            description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
+            save_tensors(Path(config.model), agreement.network.tensors(final.weights), description)
+
     async def run(site: Site) -> Task:
         with stopping_on_signals():
             return await site.run()
 
     with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store:
-        site = Site(config.site_settings(), agreement, credentials, store, rows, log)
+        site = Site(config.site_settings(), agreement, credentials, store, rows, log, keep)
         final_task = asyncio.run(run(site))
-    digest = weights_sha256(final_task.weights)
-    if config.model:
-        network = agreement.network
-        description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
-        save_tensors(Path(config.model), network.tensors(final_task.weights), description)
     return {
         "name": credentials.identity.name,
         "client": site.index,
         "rounds": final_task.round_number,
         "rounds_answered": site.rounds_answered,
-        "weights_sha256": digest,
+        "weights_sha256": weights_sha256(final_task.weights),
     }

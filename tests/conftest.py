@@ -5,6 +5,8 @@ import os
 import torch
 from hypothesis import HealthCheck, settings
 
+from commands import dresfl as dresfl
+
 settings.register_profile("default", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("slow", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -7,13 +7,11 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from dresfl.cli import main
+from commands import Result, Run
 
 TOY = """
 name = "toy"
@@ -26,31 +24,6 @@ num_clients = 6
 [model]
 layers = [{ kind = "dense", units = 8 }, { kind = "square" }, { kind = "dense", units = 10 }]
 """
-
-
-@dataclass
-class Result:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def dresfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process: importing torch anew for each of these would take minutes."""
-
-    def run(*arguments: str, cwd: Path) -> Result:
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["dresfl", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        output = capsys.readouterr()
-        return Result(int(stop.value.code or 0), output.out, output.err)
-
-    return run
 
 
 def refused(result: Result, code: int, message: str, hint: str = "") -> None:

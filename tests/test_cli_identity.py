@@ -5,41 +5,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from dresfl.cli import main
+from commands import Result, Run
 from dresfl.sealing import Card, Identity, Roster, check_certificate
 
 FINGERPRINT = r"\d{5}( \d{5}){7}"
-
-
-@dataclass
-class Result:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def dresfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """The command in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["dresfl", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        output = capsys.readouterr()
-        return Result(int(stop.value.code or 0), output.out, output.err)
-
-    return run
 
 
 def refused(result: Result, code: int, message: str, hint: str = "") -> None:

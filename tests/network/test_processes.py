@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import Run
 from dresfl.errors import UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.federate import Party, Trial, federate, write_trial
@@ -34,7 +35,7 @@ def preset(tmp_path: Path) -> str:
     return str(tmp_path / "small.toml")
 
 
-def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str) -> None:
+def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str, dresfl: Run) -> None:
     result = federate(Trial(preset, clients=6, kill=2, kill_server=True, limit=300), tmp_path / "trial")
     settings = ["federation.num_clients=6", 'dropout.model="none"']
     undisturbed = train(load_config(preset, settings), out=tmp_path / "undisturbed")
@@ -48,6 +49,23 @@ def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str) ->
     hidden = [value for value in json.loads(secret).values() if len(value) == 64]
     assert hidden
     assert not any(value.encode() in path.read_bytes() for value in hidden for path in kept)
+    _look_at_shares_and_forget_them(dresfl, tmp_path / "trial" / "site-0" / "site.toml")
+
+
+def _look_at_shares_and_forget_them(dresfl: Run, config: Path) -> None:
+    def shares(*arguments: str) -> list[dict[str, object]]:
+        outcome = dresfl("shares", "--config", str(config), "--json", *arguments)
+        assert outcome.returncode == 0, outcome.stderr
+        found: list[dict[str, object]] = json.loads(outcome.stdout)
+        return found
+
+    (sharing,) = shares()
+    assert sharing["client"] == 0
+    assert str(sharing["identity"]) in dresfl("shares", "--config", str(config)).stdout
+    unknown = dresfl("shares", "--config", str(config), "--forget", "0" * 32)
+    assert unknown.returncode == 1
+    assert str(sharing["identity"]) in unknown.stderr
+    assert shares("--forget", str(sharing["identity"])) == []
 
 
 def wait_for(party: Party, event: str) -> dict[str, object]:

@@ -133,7 +133,7 @@ def test_held_offers_only_what_fits(tmp_path):
         assert not store.held(AGREEMENT, INDEX)
 
 
-def test_sharings_live_side_by_side_until_discarded(tmp_path):
+def test_sharings_live_side_by_side_until_forgotten(tmp_path):
     old, new = session_of(), session_of(nonce=b"m" * 32)
     filled(tmp_path / "s", old)
     filled(tmp_path / "s", new)
@@ -142,10 +142,37 @@ def test_sharings_live_side_by_side_until_discarded(tmp_path):
         _, old_table = opened(store, old)
         assert old_table.complete
         client, _ = opened(store, new)
-        assert store.discard_others(new) == [old.sharing_id.hex()]
+        shown = {sharing.identity: sharing for sharing in store.sharings()}
+        assert set(shown) == {old.sharing_id.hex(), new.sharing_id.hex()}
+        assert shown[old.sharing_id.hex()].client == INDEX
+        assert shown[old.sharing_id.hex()].rows == sum(old.client_rows)
+        assert shown[old.sharing_id.hex()].bytes > 0
+        store.forget(old.sharing_id.hex())
+        assert [sharing.identity for sharing in store.sharings()] == [new.sharing_id.hex()]
         assert client.ready
         assert [held.nonce for held in store.held(AGREEMENT, INDEX)] == [new.nonce]
         assert not opened(store, old)[1].complete
+
+
+def test_answered_rounds_outlive_forgotten_shares(tmp_path):
+    """Else a coordinator could have a round answered twice, with other weights."""
+    session, rounds = session_of(), weights()
+    filled(tmp_path / "s", session)
+    with open_store(tmp_path / "s") as store:
+        opened(store, session)[0].answer(Task(0, rounds))
+        store.forget(session.sharing_id.hex())
+    filled(tmp_path / "s", session)
+    with open_store(tmp_path / "s") as store, pytest.raises(MessageError, match="other weights"):
+        opened(store, session)[0].answer(Task(0, rounds + 1))
+
+
+@pytest.mark.parametrize("name", ["0" * 32, "", "..", "/"])
+def test_only_a_sharing_is_forgotten(tmp_path, name):
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        with pytest.raises(StoreError, match="has no shares of"):
+            store.forget(name)
+        assert len(store.sharings()) == 1
 
 
 def test_one_table_and_one_log_for_a_sharing_and_a_session(tmp_path):

@@ -4,8 +4,10 @@ What they need is imported inside them: the extra `network` is for those who use
 """
 
 import contextlib
+import dataclasses
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +49,35 @@ def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     with _logging() as log:
         summary = run_site(load_party(SiteConfig, config), log)
     _show(summary, as_json)
+
+
+def shares_command(
+    config: ConfigOption,
+    forget: Annotated[str, typer.Option(metavar="SHARING", help="Delete the shares of this sharing.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the sharings that a stopped site holds shares of, or forget one, so that its old members' rows are gone.
+
+    The site's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
+    """
+    from dresfl.experiments.network.config import SiteConfig, load_party
+    from dresfl.experiments.network.participate import stored_sharings
+
+    sharings = stored_sharings(load_party(SiteConfig, config), forget)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(sharing) for sharing in sharings], indent=2))
+        return
+    rows = [
+        [
+            sharing.identity,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(sharing.last_used)),
+            f"{sharing.client}" if sharing.client >= 0 else "damaged",
+            f"{sharing.rows:,}",
+            f"{sharing.bytes / 1e6:,.1f}",
+        ]
+        for sharing in sharings
+    ]
+    display.print_table("Sharings", ["sharing", "last used", "client", "rows of all", "MB"], rows)
 
 
 def federate_command(

@@ -9,7 +9,7 @@ from .agreement import Agreement, make_session, sharing_nonce
 from .answers import AnswerLog
 from .parcels import Parcels, most_parcel_bytes, parcel_bytes
 from .slices import num_slices, row_bytes, slice_range, slice_rows
-from .store import Held, ShareStore, data_digest
+from .store import Held, ShareStore, Sharing, data_digest
 from .table import DiskTable
 from .terms import NO_NONCE, Introduction, Terms
 
@@ -22,6 +22,7 @@ __all__ = [
     "NO_NONCE",
     "Parcels",
     "ShareStore",
+    "Sharing",
     "Terms",
     "data_digest",
     "make_session",

@@ -19,7 +19,6 @@ import hmac
 import logging
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +64,18 @@ class Held:
     index: int
     nonce: bytes
     client_rows: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Sharing:
+    """What a store says of a sharing without looking into its shares."""
+
+    identity: str
+    client: int  # this client's number in it; -1 if its record is damaged
+    rows: int  # of all clients
+    bytes: int  # on the disk
+    last_used: float  # seconds since 1970
 
 
 @final
@@ -213,21 +224,44 @@ class ShareStore:
             self._logs[key] = AnswerLog(folder / f"{key.hex()}.answered", key)
         return self._logs[key]
 
-    def discard_others(self, session: Session) -> list[str]:
-        """Delete the shares of all sharings but this session's; return their identities.
+    def sharings(self) -> list[Sharing]:
+        """Every sharing that has shares here, whatever rows, roster and agreement they were dealt for.
 
-        They would have to be dealt again. For when the new sharing is complete and the old one will not come back.
+        The last used first.
         """
-        keep = self._folder(session)
-        for key in [key for key in self._tables if key[0] != session.sharing_digest]:
+        found: list[Sharing] = []
+        for folder in self._sharings():
+            with disk(folder, "read"):
+                files = [path.stat() for path in folder.iterdir()]
+                if not _dealt(folder):
+                    continue
+            try:
+                record = read_record(folder / "sharing.json")
+            except StoreError as error:
+                _log.warning("%s", error)
+                record = None
+            client, rows = (record["index"], sum(record["client_rows"])) if record else (-1, 0)
+            size = sum(file.st_blocks * 512 for file in files)  # what is taken: the space is reserved at once
+            found.append(Sharing(folder.name, client, rows, size, max(file.st_mtime for file in files)))
+        return sorted(found, key=lambda sharing: -sharing.last_used)
+
+    def forget(self, identity: str) -> None:
+        """Delete the shares of a sharing. To take part in it again, this client has to be dealt them again.
+
+        Which rounds were answered stays written down: a client that forgot could be asked for a round twice.
+        """
+        known = [sharing.identity for sharing in self.sharings()]
+        if identity not in known:
+            raise StoreError(
+                f"{self.folder} has no shares of {identity!r}", f"it has those of: {', '.join(known) or 'none'}"
+            )
+        for key in [key for key in self._tables if key[0].hex().startswith(identity)]:
             self._tables.pop(key).close(flush=False)
-        for number in [number for number, log in self._logs.items() if log.path.parent != keep]:
-            self._logs.pop(number).close()
-        gone = [folder for folder in self._sharings() if folder != keep]
-        for folder in gone:
-            with disk(folder, "delete"):
-                shutil.rmtree(folder)
-        return [folder.name for folder in gone]
+        folder = self.folder / identity
+        with disk(folder, "delete from"):
+            for path in _dealt(folder):
+                path.unlink()
+            sync_folder(folder)
 
     def _sharings(self) -> Sequence[Path]:
         return [path for path in sorted(self.folder.iterdir()) if _is_identity(path.name) and path.is_dir()]
@@ -247,6 +281,12 @@ class ShareStore:
 
 def _is_identity(name: str) -> bool:
     return len(name) == 32 and all(letter in "0123456789abcdef" for letter in name)
+
+
+def _dealt(folder: Path) -> list[Path]:
+    """A sharing's files but for those of answered rounds, its own record last: whoever is killed in between sees it."""
+    files = [path for path in folder.iterdir() if path.suffix != ".answered"]
+    return sorted(files, key=lambda path: path.name == "sharing.json")
 
 
 def _enter(folder: Path) -> None:

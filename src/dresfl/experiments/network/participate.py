@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.checkpoint import save_tensors
+from dresfl.errors import StoreError
 from dresfl.grpc import Log, Site
 from dresfl.model import weights_sha256
-from dresfl.party import ShareStore, data_digest
+from dresfl.party import ShareStore, Sharing, data_digest
 from dresfl.protocol import Task
 
 from ..training import threads
@@ -42,3 +43,14 @@ def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
         "rounds_answered": site.rounds_answered,
         "weights_sha256": weights_sha256(final_task.weights),
     }
+
+
+def stored_sharings(config: SiteConfig, forget: str = "") -> list[Sharing]:
+    """The sharings in a stopped site's store, after one of them was forgotten, if that is asked for."""
+    folder = Path(config.folder)
+    if not (folder / "store.json").exists():
+        raise StoreError(f"there is no store in {folder}", "a site makes it when it first takes part")
+    with ShareStore.open(folder, data=b"") as store:  # no rows are needed to look at what others dealt
+        if forget:
+            store.forget(forget)
+        return store.sharings()

@@ -1,0 +1,36 @@
+"""The commands as a user runs them, in this process: importing torch anew for each would take minutes."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dresfl.cli import main
+
+
+@dataclass
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def dresfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """`dresfl(*arguments, cwd=...)`; the test itself is in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, cwd: Path = tmp_path) -> Result:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["dresfl", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        output = capsys.readouterr()
+        return Result(int(stop.value.code or 0), output.out, output.err)
+
+    return run

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from consortium import Consortium
 from dresfl.errors import CheckpointError, MessageError, UsageError
 from dresfl.flower import coordinator as module
 from dresfl.flower import site
@@ -18,12 +19,12 @@ from dresfl.model import weights_sha256
 from dresfl.party import Introduction
 from dresfl.protocol import RoundRecord
 
-from .wire import Consortium, Run, Wire
+from .wire import Run, Wire
 
 
 @pytest.fixture
 def consortium(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path)
+    return Consortium(tmp_path, clients=7, rounds=6)
 
 
 def test_same_weights_as_in_one_process(consortium: Consortium) -> None:

@@ -5,22 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from consortium import Consortium
 from dresfl.flower.letters import Kind, Reply, Request, decode_hello, encode_places
 from dresfl.party import ShareStore, Terms, data_digest, make_session
 from dresfl.protocol import Client, MemoryTable, Task
 from dresfl.sealing import Identity
 
-from .wire import Consortium, Run, Wire
+from .wire import Run, Wire, site_of
 
 
 @pytest.fixture
 def consortium(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path)
+    return Consortium(tmp_path, clients=7, rounds=6)
 
 
 def ask(consortium: Consortium, index: int, request: Request, signer: Identity | None = None) -> Reply:
     data = request.encode(signer or consortium.server, consortium.roster)
-    reply = consortium.site(index).handle(data)
+    reply = site_of(consortium, index).handle(data)
     return Reply.decode(reply, consortium.roster, data, 2**24)
 
 

@@ -4,70 +4,21 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import torch
-
+from consortium import OPTIMIZER, Consortium
 from dresfl.flower.coordinator import Coordinator, Settings
 from dresfl.flower.letters import Kind
 from dresfl.flower.post import Failure, Post
 from dresfl.flower.site import Site
-from dresfl.local import LocalFederation, no_dropouts
-from dresfl.model import Dense, Square, weights_sha256
-from dresfl.optimizers import Optimizer
-from dresfl.party import Agreement, make_session
 from dresfl.protocol import RoundRecord, Server, Session
-from dresfl.sealing import Identity, Roster
 
-OPTIMIZER = Optimizer(method="momentum", learning_rate=0.05, schedule="constant")
 Fault = Callable[[int, Kind, bytes], bytes | Failure | None]
 
 
-@dataclass
-class Consortium:
-    """Everybody's keys and rows."""
-
-    folder: Path
-    clients: int = 7
-    rounds: int = 6
-
-    def __post_init__(self) -> None:
-        self.server = Identity.create("coordinator")
-        self.sites = [Identity.create(f"site-{i}") for i in range(self.clients)]
-        self.roster = Roster.create(self.server, self.server.card, [site.card for site in self.sites])
-        self.agreement = Agreement(
-            layers=(Dense(4), Square(), Dense(3)),
-            input_shape=(5,),
-            num_clients=self.clients,
-            rounds=self.rounds,
-            batch_size=8,
-            roster=self.roster.digest,
-        )
-        generator = torch.Generator().manual_seed(7)
-        self.rows = []
-        for i in range(self.clients):
-            inputs = torch.rand((9 + i, 5), generator=generator)
-            labels = torch.randint(3, (9 + i,), generator=generator)
-            targets = torch.nn.functional.one_hot(labels, 3).to(torch.int32)
-            self.rows.append((self.agreement.quantizer.integers(inputs), targets))
-
-    def site(self, index: int) -> Site:
-        return Site(
-            self.agreement,
-            self.sites[index],
-            self.roster,
-            self.folder / f"store-{index}",
-            lambda: self.rows[index],
-        )
-
-    def expected(self) -> str:
-        """The weights of an undisturbed run in one process."""
-        session = make_session(self.agreement, tuple(len(x) for x, _ in self.rows), b"", b"")
-        server = Server(session, OPTIMIZER, self.rounds)
-        federation = LocalFederation(session, server, self.rows, no_dropouts(self.clients, 0), "coded")
-        while not server.done:
-            federation.run_round()
-        return weights_sha256(server.weights)
+def site_of(consortium: Consortium, index: int) -> Site:
+    """A client as a letter finds it: made anew over its store."""
+    store = consortium.folder / f"store-{index}"
+    return Site(consortium.agreement, consortium.sites[index], consortium.roster, store, lambda: consortium.rows[index])
 
 
 @dataclass
@@ -89,7 +40,7 @@ class Wire:
     def _serve(self, node: int) -> None:
         while True:
             number, data = self._inboxes[node].get()
-            reply = self.consortium.site(node - 100).handle(data)
+            reply = site_of(self.consortium, node - 100).handle(data)
             self.seen += [data, reply]
             passed = self.fault(node, Kind(data[1]), reply)
             if passed is not None:

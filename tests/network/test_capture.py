@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from consortium import Consortium
 from dresfl.grpc import streams
 from dresfl.grpc.frames import Ack, Hello, Reply, Slice
 from dresfl.party import ShareStore, data_digest
 from dresfl.protocol import Client
 
-from .federation import Consortium, Network
+from .federation import Network
 
 Capture = list[tuple[int, bytes]]  # client, frame
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from consortium import Consortium
 from dresfl.grpc import SiteSettings
 from dresfl.model import weights_sha256
 
-from .federation import Consortium, Network
+from .federation import Network
 from .proxy import Proxy
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from consortium import Consortium
 from dresfl.errors import UsageError
 from dresfl.experiments.network.endpoint import serve_metrics
 
-from .federation import Consortium, Events, Network
+from .federation import Events, Network
 
 
 def get(port: int, path: str) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from consortium import Consortium
 from dresfl.errors import MessageError
 from dresfl.field import SecretSeed
 from dresfl.grpc.exchange import Exchange
 from dresfl.party import make_session
 from dresfl.protocol import Client
 
-from .federation import Consortium, Events
+from .federation import Events
 
 
 @pytest.mark.parametrize(("receiver", "number"), [(0, 0), (6, 0), (1, 1), (1, 2**32 - 1)])

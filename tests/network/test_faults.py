@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from consortium import Consortium
 from dresfl.grpc import Pace
 from dresfl.model import weights_sha256
 
-from .federation import Consortium, Network
+from .federation import Network
 
 
 async def stop(task: "asyncio.Task[Any]") -> None:

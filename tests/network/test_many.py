@@ -5,11 +5,12 @@ from pathlib import Path
 
 import grpc
 
+from consortium import Consortium
 from dresfl.grpc.frames import Begin, Hello, Wait, decode
 from dresfl.grpc.hub import SERVICE
 from dresfl.party import NO_NONCE
 
-from .federation import Consortium, Network
+from .federation import Network
 
 
 def test_two_hundred_clients(tmp_path: Path) -> None:

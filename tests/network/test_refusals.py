@@ -19,6 +19,7 @@ import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from consortium import Consortium
 from dresfl import sealing
 from dresfl.errors import IdentityError, Refused
 from dresfl.grpc import Credentials
@@ -31,7 +32,7 @@ from dresfl.party import NO_NONCE, ShareStore, data_digest, parcels
 from dresfl.protocol import Answer, Task
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
 
-from .federation import Consortium, Events, Network
+from .federation import Events, Network
 
 Intrude = Callable[[Network], Awaitable[None]]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from consortium import OPTIMIZER, Consortium
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.grpc import lobby as lobby_module
 from dresfl.grpc.frames import Hello
@@ -18,7 +19,7 @@ from dresfl.model import Dense
 from dresfl.party import NO_NONCE, Agreement, Terms, make_session
 from dresfl.protocol import Client, Server, Task
 
-from .federation import OPTIMIZER, Consortium, Events
+from .federation import Events
 
 
 class Crowd:

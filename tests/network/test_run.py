@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from consortium import Consortium
 from dresfl.errors import DresError
 from dresfl.model import weights_sha256
 from dresfl.protocol import Task
 
-from .federation import Consortium, Network
+from .federation import Network
 
 
 def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from consortium import OPTIMIZER, Consortium
 from dresfl.checkpoint import load_tensors, save_tensors
 from dresfl.errors import DresError
 from dresfl.grpc import Pace, Site, SiteSettings
@@ -31,7 +32,7 @@ from dresfl.model import weights_sha256
 from dresfl.party import ShareStore, data_digest, slices
 from dresfl.protocol import RoundRecord, Server, Session, Task
 
-from .federation import OPTIMIZER, Consortium, Events, Network
+from .federation import Events, Network
 from .proxy import Proxy, broken, dropped, flipped, garbage
 
 CLIENTS, NEEDED, ROUNDS = 9, 5, 30

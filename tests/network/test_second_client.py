@@ -8,11 +8,12 @@ import grpc
 import pytest
 import torch
 
+from consortium import Consortium
 from dresfl.grpc import Credentials
 from dresfl.model import weights_sha256
 from reference.second_client import SecondClient
 
-from .federation import Consortium, Network
+from .federation import Network
 
 
 @pytest.mark.parametrize(("shards", "clients"), [(1, 5), (2, 9)])

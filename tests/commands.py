@@ -34,3 +34,13 @@ def dresfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         return Result(int(stop.value.code or 0), output.out, output.err)
 
     return run
+
+
+def refused(result: Result, code: int, message: str, hint: str = "") -> None:
+    """One error line, at most one hint line, no traceback, the right exit code."""
+    complaint = [line for line in result.stderr.splitlines() if line.startswith(("error:", "hint:"))]
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert [line.split(":")[0] for line in complaint] in (["error"], ["error", "hint"])
+    assert message in complaint[0]
+    assert hint in complaint[-1]

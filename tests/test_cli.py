@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Result, Run
+from commands import Run, refused
 
 TOY = """
 name = "toy"
@@ -24,16 +24,6 @@ num_clients = 6
 [model]
 layers = [{ kind = "dense", units = 8 }, { kind = "square" }, { kind = "dense", units = 10 }]
 """
-
-
-def refused(result: Result, code: int, message: str, hint: str = "") -> None:
-    """One error line, at most one hint line, no traceback, the right exit code."""
-    complaint = [line for line in result.stderr.splitlines() if line.startswith(("error:", "hint:"))]
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    assert [line.split(":")[0] for line in complaint] in (["error"], ["error", "hint"])
-    assert message in complaint[0]
-    assert hint in complaint[-1]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import commands
 from commands import Result, Run
 from dresfl.sealing import Card, Identity, Roster, check_certificate
 
@@ -16,13 +17,9 @@ FINGERPRINT = r"\d{5}( \d{5}){7}"
 
 
 def refused(result: Result, code: int, message: str, hint: str = "") -> None:
-    """One error line, at most one hint line, no traceback, nothing on stdout."""
-    complaint = [line for line in result.stderr.splitlines() if line.startswith(("error:", "hint:"))]
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
+    """As every refusal, and nothing on stdout."""
+    commands.refused(result, code, message, hint)
     assert result.stdout == ""
-    assert message in complaint[0]
-    assert hint in complaint[-1]
 
 
 @pytest.fixture

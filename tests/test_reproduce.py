@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import Run, refused
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import load_config, to_toml
@@ -22,7 +23,6 @@ from dresfl.experiments.reproduce.matrix import NEEDED, feasible_draws, infeasib
 from dresfl.experiments.reproduce.records import read_record
 from dresfl.local import paper as paper_dropouts
 from dresfl.model import Conv2d, Network
-from test_cli import Run, dresfl, refused  # noqa: F401 - dresfl is a fixture
 
 SMALL = ("--datasets", "digits", "--rounds", "4", "--seeds", "2")
 ALL_CELLS = [f"digits-{method}-seed{seed}" for method in paper.METHODS for seed in (0, 1)]
@@ -143,7 +143,7 @@ def test_each_run_leaves_a_record_with_everything(done: Path):
     assert infeasible.result["decoded_share"] == 0
 
 
-def test_a_record_is_the_run_of_its_configuration(done: Path, tmp_path: Path, dresfl: Run):  # noqa: F811
+def test_a_record_is_the_run_of_its_configuration(done: Path, tmp_path: Path, dresfl: Run):
     record = read_record(done / "jsonl" / "digits-dresfl-seed1.jsonl")
     config = str(done / "runs" / "digits" / "dresfl" / "seed-1" / "config.toml")
     assert load_config(config) == record.config
@@ -357,7 +357,7 @@ def test_a_damaged_record_is_named(done: Path, tmp_path: Path, damage: str):
 # -- the command -----------------------------------------------------------------------------------------------
 
 
-def test_table1_from_the_command_line(dresfl: Run, tmp_path: Path):  # noqa: F811
+def test_table1_from_the_command_line(dresfl: Run, tmp_path: Path):
     arguments = ("--methods", "fedavg,dresfl", "--out", "out", "--json")
     result = dresfl("reproduce", "table1", *SMALL, *arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -391,11 +391,11 @@ def test_table1_from_the_command_line(dresfl: Run, tmp_path: Path):  # noqa: F81
         (["table1", "--datasets", ","], "no data set", "mnist"),
     ],
 )
-def test_wrong_usage_exits_2(dresfl: Run, tmp_path: Path, arguments: list[str], message: str, hint: str):  # noqa: F811
+def test_wrong_usage_exits_2(dresfl: Run, tmp_path: Path, arguments: list[str], message: str, hint: str):
     refused(dresfl("reproduce", *arguments, "--out", "out", cwd=tmp_path), 2, message, hint)
 
 
-def test_failed_cells_are_named_and_exit_1(dresfl: Run, tmp_path: Path):  # noqa: F811
+def test_failed_cells_are_named_and_exit_1(dresfl: Run, tmp_path: Path):
     arguments = ("--datasets", "digits,mnist", "--methods", "fedavg", "--seeds", "1", "--rounds", "2")
     result = dresfl("reproduce", "figure3", *arguments, "--data", "nowhere", "--out", "out", cwd=tmp_path)
     refused(result, 1, "1 of 2 cells failed: mnist/fedavg/seed-0")
@@ -403,12 +403,12 @@ def test_failed_cells_are_named_and_exit_1(dresfl: Run, tmp_path: Path):  # noqa
     assert (tmp_path / "out" / "figure3.png").exists()  # of what did run
 
 
-def test_nothing_to_render_is_said(dresfl: Run, tmp_path: Path):  # noqa: F811
+def test_nothing_to_render_is_said(dresfl: Run, tmp_path: Path):
     result = dresfl("reproduce", "table1", "--render-only", "--out", "out", cwd=tmp_path)
     refused(result, 1, "no finished run", "--render-only")
 
 
-def test_a_recipe_is_printed_and_trains(dresfl: Run, tmp_path: Path):  # noqa: F811
+def test_a_recipe_is_printed_and_trains(dresfl: Run, tmp_path: Path):
     result = dresfl("reproduce", "recipe", "digits", "dresfl", cwd=tmp_path)
     (tmp_path / "my.toml").write_text(result.stdout)
     assert load_config(str(tmp_path / "my.toml")) == small(["dresfl"], rounds=0)[0].config
@@ -417,7 +417,7 @@ def test_a_recipe_is_printed_and_trains(dresfl: Run, tmp_path: Path):  # noqa: F
 
 
 @pytest.mark.parametrize("command", ["table1", "figure3", "figure4", "recipe"])
-def test_help_has_an_example(dresfl: Run, tmp_path: Path, command: str):  # noqa: F811
+def test_help_has_an_example(dresfl: Run, tmp_path: Path, command: str):
     result = dresfl("reproduce", command, "--help", cwd=tmp_path)
     assert result.returncode == 0
     assert "Example" in result.stdout

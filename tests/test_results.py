@@ -47,3 +47,7 @@ def test_a_full_length_run_went_through_the_whole_protocol(dataset: str) -> None
     coded = [r for r in RECORDS if r.dataset == dataset and r.header["engine"] == "coded" and r.header["feasible"]]
     assert [record.header["rounds"] for record in coded] == [70_000]
     assert 0 < coded[0].result["skipped_rounds"] < 70_000
+    lines = (RESULTS / "trials" / "direct-beside-coded.jsonl").read_text(encoding="utf-8").splitlines()
+    (direct,) = (line for line in map(json.loads, lines) if line["dataset"] == dataset)
+    assert (direct["engine"], direct["rounds"]) == ("direct", 70_000)
+    assert direct["weights_sha256"] == coded[0].result["weights_sha256"]

@@ -86,8 +86,14 @@ def recipe_command(
     dataset: Annotated[str, typer.Argument(help="One of " + ", ".join(paper.recipes()) + ".")],
     method: Annotated[str, typer.Argument(help="One of " + ", ".join(paper.METHODS) + ".")],
 ) -> None:
-    """Print a cell's whole configuration as TOML, for seed 0."""
+    """Print a cell's whole configuration as TOML, for seed 0.
+
+    Of a baseline: `dresfl train` would run DReS-FL with these settings; the baseline runs the ReLU network of the
+    same sizes, in reals.
+    """
     cell = paper.matrix([dataset], [method], seeds=1)[0]
+    if not cell.is_dresfl:
+        print(f"# {method} runs the ReLU network of these sizes, in reals; `dresfl train` would run DReS-FL instead.")
     print(to_toml(cell.config), end="")
 
 

@@ -100,32 +100,33 @@ def _figure3(records: Sequence[Record]) -> "Figure":
         last = max(curve["rounds"][-1] for curve in methods.values())
         low, far = _range(methods)
         high = max(max(curve["mean"]) for curve in methods.values())
-        published = {_paper_colour(method, methods): PAPER.get(dataset, {}).get(method) for method in methods}
-        shown = {colour: pair[0] for colour, pair in published.items() if pair and pair[0] >= low}
+        published = {_paper_method(method): PAPER.get(dataset, {}).get(method) for method in methods}
+        means = {method: pair[0] for method, pair in published.items() if pair}
+        shown = {method: mean for method, mean in means.items() if mean >= low}
         for method, curve in methods.items():
             _plot(axes, method, curve, last)
-        for colour, mean in shown.items():
-            axes.plot([last * 1.045], [mean], "<", markersize=5, color=colour)
+        for method, mean in shown.items():
+            axes.plot([last * 1.045], [mean], "<", markersize=5, color=_STYLES[method]["color"])
         _frame(axes, _title(dataset, records), last, low, max([high, *shown.values()]))
-        if far:
-            text = "\n".join(f"{METHOD_LABELS[method]} {methods[method]['mean'][-1]:.1f} % ↓" for method in far)
+        below = [f"{METHOD_LABELS[method]} {methods[method]['mean'][-1]:.1f} % ↓" for method in far]
+        below += [f"{METHOD_LABELS[method]}, the paper: {mean:.1f} % ↓" for method, mean in means.items() if mean < low]
+        if below:
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
-            colour = _STYLES[far[0]]["color"] if len(far) == 1 else "#555555"
-            axes.text(0.93, 0.03, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5, color=colour,
-                      bbox=box)  # fmt: skip
+            axes.text(0.93, 0.03, "\n".join(below), transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5,
+                      color="#555555", bbox=box)  # fmt: skip
     seen = [method for method in METHODS if any(method in methods for methods in found.values())]
     handles = [_handle(method) for method in seen]
     if any(dataset in PAPER for dataset in found):
-        handles.append(_handle(""))
+        handles.append(_paper_handle())
+    handles.append(_spread_handle())
     columns = 4 if len(panels) > 1 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.4)
     return figure
 
 
-def _paper_colour(method: str, methods: Iterable[str]) -> str:
-    """Of the paper's mark: its one DReS-FL figure belongs to its own recipe, where that ran."""
-    ours = method == "dresfl" and "dresfl-paper" in methods
-    return str(_STYLES["dresfl-paper" if ours else method]["color"])
+def _paper_method(method: str) -> str:
+    """Whose colour the paper's figure for a method has: its one DReS-FL figure belongs to its own recipe."""
+    return "dresfl-paper" if method == "dresfl" else method
 
 
 def _figure4(records: Sequence[Record]) -> "Figure":
@@ -191,9 +192,19 @@ def _frame(axes: "Axes", title: str, last: int, low: float, high: float) -> None
 def _handle(method: str) -> Any:
     from matplotlib.lines import Line2D
 
-    if not method:
-        return Line2D([], [], linestyle="none", marker="<", color="#777777", markersize=5, label="the paper's figure")
     return Line2D([], [], **_STYLES[method], label=METHOD_LABELS[method])
+
+
+def _paper_handle() -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="none", marker="<", color="#777777", markersize=5, label="the paper's figure")
+
+
+def _spread_handle() -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color="#777777", alpha=0.15, linewidth=0, label="± standard deviation of the seeds")
 
 
 def _title(dataset: str, records: Sequence[Record]) -> str:

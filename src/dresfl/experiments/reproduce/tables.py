@@ -113,7 +113,7 @@ def markdown(records: Sequence[Record]) -> str:
     sections = [
         "# Table 1: test accuracy (%)\n\n"
         "Mean ± standard deviation over the seeds; below each figure of ours, in brackets, the paper's. "
-        "Bold: the best of those that keep the data where it is. Made from the records in `jsonl/`.",
+        "Bold: the best but for centralised training. Made from the records in `jsonl/`.",
         _grid(["", *(DATASET_LABELS[dataset] for dataset in datasets)], _accuracies(found, datasets, methods)),
         *_notes(records),
         "## How each cell ran",
@@ -210,7 +210,7 @@ def _infeasible(record: Record) -> str:
         f"{record.header['dropout_seed']}: {result['reliable_clients']} reliable clients, "
         f"{result['mean_survivors']:.1f} answers a round, {100 * result['decoded_share']:.1f} % of "
         f"{record.header['rounds']:,} rounds decoded, {record.percent:.2f} % test accuracy. "
-        "About a quarter of all draws are like this one."
+        "About a quarter of all draws leave fewer than 9 reliable clients."
     )
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from consortium import Consortium
 from dresfl.errors import CheckpointError, MessageError, UsageError
-from dresfl.flower import coordinator as module
 from dresfl.flower import site
 from dresfl.flower.coordinator import Settings
 from dresfl.flower.letters import Kind, Place, Reply, encode_hello, encode_kept, encode_parcels
 from dresfl.flower.post import Arrival, Failure
 from dresfl.model import weights_sha256
 from dresfl.party import Introduction
+from dresfl.party import agreement as agreement_module
 from dresfl.protocol import RoundRecord
 
 from .wire import Run, Wire
@@ -180,7 +180,7 @@ def test_a_client_with_too_many_rows_is_refused(consortium: Consortium, monkeypa
 
 
 def test_unusable_terms_never_reach_the_disk(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
     one_hello_of_too_many_rows(monkeypatch)
     with pytest.raises(UsageError):
         Run(consortium).play(Wire(consortium))

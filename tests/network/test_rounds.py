@@ -10,13 +10,13 @@ import pytest
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import MessageError, Refused, UsageError
-from dresfl.grpc import lobby as lobby_module
 from dresfl.grpc.frames import Hello
 from dresfl.grpc.lobby import Lobby
 from dresfl.grpc.log import core_event, core_lines_as_events, log_to
 from dresfl.grpc.rounds import Pace, Rounds
 from dresfl.model import Dense
 from dresfl.party import NO_NONCE, Agreement, Terms, make_session
+from dresfl.party import agreement as agreement_module
 from dresfl.protocol import Client, Server, Task
 
 from .federation import Events
@@ -148,7 +148,7 @@ def test_a_client_with_too_many_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_unusable_terms_never_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lobby_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
     lobby = Lobby(THREE, tmp_path / "terms.json", log_to(lambda line: None))
     lobby.hello(0, hello(5))
     lobby.hello(2, hello(5))

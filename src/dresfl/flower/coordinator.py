@@ -13,7 +13,7 @@ from typing import Literal, Protocol, final
 
 from dresfl.errors import IdentityError, MessageError, Refused, UsageError
 from dresfl.party import NO_NONCE, Agreement, Introduction, Terms, num_slices, parcel_bytes
-from dresfl.protocol import Answer, RoundRecord, Server, Session, Task, most_client_rows
+from dresfl.protocol import Answer, RoundRecord, Server, Session, Task
 from dresfl.sealing import Identity, Roster
 
 from .letters import (
@@ -320,7 +320,7 @@ class Coordinator:
         if self._terms is not None:
             self._terms.check_client(client, introduction)
         else:
-            self._check_rows(introduction.rows)
+            self._agreement.check_rows(introduction.rows)
         node.client = client
         self._greeted[client], self._seats[client] = introduction, number
         self._log("joined", node=str(number), client=client, name=self._roster.members[client].name)
@@ -336,16 +336,6 @@ class Coordinator:
             for i, found in enumerate(introductions):
                 if terms.fresh and self._relay is not None and found.held_nonce == NO_NONCE:
                     self._relay.lacks_everything(i)
-
-    def _check_rows(self, rows: int) -> None:
-        """Refuse a client with so many rows that all together might not fit a session."""
-        clients = self._agreement.num_clients
-        most = most_client_rows(clients, self._agreement.batch_size)
-        if rows > most:
-            raise Refused(
-                f"the client has {rows} rows, but each of {clients} may have {most} at most",
-                "leave some of its rows out",
-            )
 
     def _kept(self, relay: Relay, reply: Reply, carried: set[Place]) -> None:
         """Take a client's account. After a full look it is the whole truth; else it is of what was carried to it."""

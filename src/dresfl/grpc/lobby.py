@@ -8,7 +8,6 @@ from typing import final
 
 from dresfl.errors import Refused
 from dresfl.party import Agreement, Introduction, Terms
-from dresfl.protocol import most_client_rows
 
 from .frames import Hello
 from .log import Log
@@ -42,12 +41,8 @@ class Lobby:
                 "the client's agreement differs from the coordinator's",
                 "compare model, code, batch, seed, input bound and roster in both configurations",
             )
-        most = most_client_rows(self._num_clients, self._agreement.batch_size)
-        if self.terms is None and hello.rows > most:
-            raise Refused(
-                f"the client has {hello.rows} rows, but each of {self._num_clients} may have {most} at most",
-                "leave some of its rows out",
-            )
+        if self.terms is None:
+            self._agreement.check_rows(hello.rows)
         self._greeted[index] = hello.introduction
         if self.terms is None and len(self._greeted) == self._num_clients:
             self.terms = self._settle()

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import final
 
-from dresfl.errors import MessageError, UsageError
+from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
-from dresfl.protocol import Session
+from dresfl.protocol import Session, most_client_rows
 from dresfl.quantize import Quantizer
 
 FORMAT = "dresfl agreement 1"
@@ -86,6 +86,15 @@ class Agreement:
     def encode(self) -> bytes:
         """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
         return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
+
+    def check_rows(self, rows: int) -> None:
+        """A coordinator's check of a client: all together fit a session, whatever rows the others have."""
+        most = most_client_rows(self.num_clients, self.batch_size)
+        if rows > most:
+            raise Refused(
+                f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
+                "leave some of its rows out",
+            )
 
     def check_round(self, round_number: int) -> None:
         """A client's check of a task: it answers the rounds agreed on, and no others."""

@@ -230,11 +230,9 @@ class ShareStore:
         The last used first.
         """
         found: list[Sharing] = []
-        for folder in self._sharings():
+        for folder in self._dealt_sharings():
             with disk(folder, "read"):
                 files = [path.stat() for path in folder.iterdir()]
-                if not _dealt(folder):
-                    continue
             try:
                 record = read_record(folder / "sharing.json")
             except StoreError as error:
@@ -250,7 +248,7 @@ class ShareStore:
 
         Which rounds were answered stays written down: a client that forgot could be asked for a round twice.
         """
-        known = [sharing.identity for sharing in self.sharings()]
+        known = [folder.name for folder in self._dealt_sharings()]
         if identity not in known:
             raise StoreError(
                 f"{self.folder} has no shares of {identity!r}", f"it has those of: {', '.join(known) or 'none'}"
@@ -265,6 +263,10 @@ class ShareStore:
 
     def _sharings(self) -> Sequence[Path]:
         return [path for path in sorted(self.folder.iterdir()) if _is_identity(path.name) and path.is_dir()]
+
+    def _dealt_sharings(self) -> Sequence[Path]:
+        with disk(self.folder, "read"):
+            return [folder for folder in self._sharings() if _dealt(folder)]
 
     def _folder(self, session: Session) -> Path:
         if self._lock < 0:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from dresfl.flower.apps import Handler
     from dresfl.flower.post import Carrier
     from dresfl.flower.site import Site
-
-    from .config import SiteConfig
+    from dresfl.protocol import Task
 
 Config = Mapping[str, Any]
 
@@ -69,22 +68,12 @@ def load_site(path: Path, store: str = "") -> "Site":
 
         return site_rows(config.data, agreement, roster.index_of(identity.member))
 
-    return Site(
-        agreement, identity, roster, Path(store or config.folder), rows, config.device, _saver(config, agreement)
-    )
+    def keep(final: "Task") -> None:
+        from .model import keep_model
 
+        keep_model(config.model, agreement, final)
 
-def _saver(config: "SiteConfig", agreement: Any) -> Any:
-    def save(task: Any) -> None:
-        from dresfl.checkpoint import save_tensors
-        from dresfl.model import weights_sha256
-
-        if config.model:
-            digest = weights_sha256(task.weights)
-            description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
-            save_tensors(Path(config.model), agreement.network.tensors(task.weights), description)
-
-    return save
+    return Site(agreement, identity, roster, Path(store or config.folder), rows, config.device, keep)
 
 
 def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[Path], None]) -> None:

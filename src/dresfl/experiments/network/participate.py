@@ -1,10 +1,10 @@
 """A site's run: its rows, its store, and the network."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dresfl.checkpoint import save_tensors
 from dresfl.errors import StoreError
 from dresfl.grpc import Log, Site
 from dresfl.model import weights_sha256
@@ -14,6 +14,7 @@ from dresfl.protocol import Task
 from ..training import threads
 from .config import SiteConfig, load_agreement, load_credentials
 from .coordinate import stopping_on_signals
+from .model import keep_model
 from .rows import site_rows
 
 
@@ -23,17 +24,12 @@ def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
     agreement = load_agreement(config, credentials.roster)
     rows = site_rows(config.data, agreement, credentials.roster.index_of(credentials.identity.member))
 
-    def keep(final: Task) -> None:
-        if config.model:
-            digest = weights_sha256(final.weights)
-            description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
-            save_tensors(Path(config.model), agreement.network.tensors(final.weights), description)
-
     async def run(site: Site) -> Task:
         with stopping_on_signals():
             return await site.run()
 
     with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store:
+        keep = partial(keep_model, config.model, agreement)
         site = Site(config.site_settings(), agreement, credentials, store, rows, log, keep)
         final_task = asyncio.run(run(site))
     return {

@@ -1,6 +1,5 @@
 """Figures 3 and 4 from the records alone: test accuracy over rounds, mean and spread of the seeds."""
 
-import statistics
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +9,7 @@ from dresfl.checkpoint import write_atomic
 from dresfl.errors import DresError
 
 from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER
-from .records import Record, grouped
+from .records import Record, grouped, mean_and_sd
 from .tables import split_note
 
 if TYPE_CHECKING:
@@ -35,23 +34,20 @@ _FAR = 20  # points below the best: such a method would flatten the others, so i
 
 def curves(records: Iterable[Record]) -> Curves:
     """{dataset: {method: {rounds, mean, sd, seeds}}}: accuracies in percent at the rounds all seeds evaluated at."""
-    found: Curves = {}
-    groups = grouped(records)
-    for dataset in DATASET_LABELS:
-        for method in METHODS:
-            if runs := groups.get((dataset, method)):
-                found.setdefault(dataset, {})[method] = _curve(runs)
-    return found
+    return {
+        dataset: {method: _curve(runs) for method, runs in methods.items()}
+        for dataset, methods in grouped(records).items()
+    }
 
 
 def _curve(runs: Sequence[Record]) -> dict[str, Any]:
     lines = [{line["round"]: 100 * line["test_accuracy"] for line in run.evaluations} for run in runs]
     rounds = sorted(set.intersection(*(set(line) for line in lines)))
-    values = [[line[number] for line in lines] for number in rounds]
+    points = [mean_and_sd([line[number] for line in lines]) for number in rounds]
     return {
         "rounds": rounds,
-        "mean": [round(statistics.fmean(percents), 4) for percents in values],
-        "sd": [round(statistics.stdev(percents), 4) if len(percents) > 1 else 0.0 for percents in values],
+        "mean": [mean for mean, _ in points],
+        "sd": [sd for _, sd in points],
         "seeds": len(runs),
     }
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,6 +12,7 @@ from dresfl.checkpoint import write_atomic
 from dresfl.errors import DataError, DresError
 
 from ..config import RunConfig, parse
+from .published import DATASET_LABELS, METHODS
 
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
@@ -84,8 +86,8 @@ def read_records(out: Path) -> list[Record]:
     return [read_record(path) for path in paths]
 
 
-def grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
-    """(data set, method) -> its runs in order of their seeds; infeasible draws are left out.
+def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
+    """{dataset: {method: runs}}: in the table's order, runs by their seeds; infeasible draws are left out.
 
     Raises DresError if runs of one group had different settings: their mean would mean nothing.
     """
@@ -100,7 +102,16 @@ def grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
                 f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",
                 "run all of them again with --replace, or delete the older ones from jsonl/ and runs/",
             )
-    return groups
+    return {
+        dataset: {method: groups[dataset, method] for method in METHODS if (dataset, method) in groups}
+        for dataset in DATASET_LABELS
+        if any(dataset == name for name, _ in groups)
+    }
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """To four decimals; sd is that of a sample (n − 1), and 0 for a single value."""
+    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else 0.0
 
 
 _HOW = ("name", "engine", "device", "threads", "evaluate_every", "checkpoint_every")  # same weights whatever these are

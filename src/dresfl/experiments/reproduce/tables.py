@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, ROWS
-from .records import Record, grouped
+from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
 
@@ -17,22 +17,19 @@ def table(records: Iterable[Record]) -> Table:
 
     sd is that of a sample (n − 1), and 0 for a single run; lists are in order of the seeds.
     """
-    found: Table = {}
-    groups = grouped(records)
-    for dataset in DATASET_LABELS:
-        for method in METHODS:
-            if runs := groups.get((dataset, method)):
-                found.setdefault(dataset, {})[method] = _entry(runs)
-    return found
+    return {
+        dataset: {method: _entry(runs) for method, runs in methods.items()}
+        for dataset, methods in grouped(records).items()
+    }
 
 
 def _entry(runs: Sequence[Record]) -> dict[str, Any]:
-    percents = [run.percent for run in runs]
+    mean, sd = mean_and_sd([run.percent for run in runs])
     first = runs[0]
     published = PAPER.get(first.dataset, {}).get(first.method)
     entry = {
-        "mean": round(statistics.fmean(percents), 4),
-        "sd": round(statistics.stdev(percents), 4) if len(percents) > 1 else 0.0,
+        "mean": mean,
+        "sd": sd,
         "seeds": len(runs),
         "rounds": first.header["rounds"],
         "engine": _joined(run.header["engine"] for run in runs),

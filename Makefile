@@ -35,7 +35,7 @@ slow: $(VENV)/.ready
 # Random faults over the network, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
 SCHEDULES ?= 100
 faults: $(VENV)/.ready
-	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/network/test_schedules*.py
+	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/runtimes/grpc_runtime/test_schedules*.py
 
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready
@@ -50,7 +50,7 @@ bench: $(VENV)/.ready
 	@touch $@
 
 flower: .venv-flower/.ready
-	.venv-flower/bin/python -m pytest -W ignore::DeprecationWarning tests/flower tests/test_cli.py
+	.venv-flower/bin/python -m pytest -W ignore::DeprecationWarning tests/runtimes/flower_runtime tests/cli/test_commands.py
 
 clean:
 	rm -rf $(VENV) .venv-flower runs build dist src/*.egg-info

@@ -25,15 +25,16 @@ from typing import Any
 import torch
 
 from dresfl.experiments.config import load_config
-from dresfl.experiments.federate import Trial, federate
 from dresfl.experiments.prepare import prepare
-from dresfl.grpc import Credentials, Hub, HubSettings, Pace, Site, SiteSettings, log_to
-from dresfl.local import LocalFederation
+from dresfl.experiments.trials.grpc_trial import Trial, federate
+from dresfl.federation import Agreement
 from dresfl.model import Dense, Square
 from dresfl.optimizers import Optimizer
-from dresfl.party import Agreement, ShareStore, data_digest
 from dresfl.protocol import Client, RoundRecord, Server
+from dresfl.runtimes.grpc_runtime import Credentials, Hub, HubSettings, Pace, Site, SiteSettings, log_to
+from dresfl.runtimes.local import LocalFederation
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
+from dresfl.storage import ShareStore, data_digest
 
 OPTIMIZER = Optimizer(method="momentum", learning_rate=0.01, schedule="constant")
 

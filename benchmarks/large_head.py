@@ -14,10 +14,10 @@ import time
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dresfl.local import LocalFederation, no_dropouts
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Server, Session
+from dresfl.runtimes.local import LocalFederation, no_dropouts
 
 ROWS = 8
 

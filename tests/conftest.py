@@ -13,6 +13,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 torch.set_num_threads(1)
 
-# Some test modules import grpc before dresfl.grpc, which must have this in its environment by then.
+# Some test modules import grpc before dresfl.runtimes.grpc_runtime, which must have this in its environment by then.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
 os.environ["GRPC_VERBOSITY"] = "INFO"

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from dresfl.grpc import Credentials
-from dresfl.local import LocalFederation, no_dropouts
+from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.party import Agreement, make_session
 from dresfl.protocol import Server
+from dresfl.runtimes.grpc_runtime import Credentials
+from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
 
 OPTIMIZER = Optimizer(method="momentum", learning_rate=0.05, schedule="constant")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dresfl.deploy import settings as config
 from dresfl.experiments.config import parse, parse_model
-from dresfl.experiments.network import config
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference" / "network-configuration.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
 def test_every_event_is_documented() -> None:
     """Those of the gRPC runtime and its commands."""
     source = ""
-    for folder in ("grpc", "experiments/network", "cli"):
+    for folder in ("runtimes/grpc_runtime", "deploy", "cli"):
         paths = (ROOT / "src" / "dresfl" / folder).glob("*.py")
         source += "".join(path.read_text(encoding="utf-8") for path in paths if path.stem != "flower")
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source)) | set(re.findall(r'_log\(\s*"([a-z ]+)"', source))
@@ -101,7 +101,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_every_metric_is_in_the_how_to() -> None:
-    source = (ROOT / "src" / "dresfl" / "experiments" / "network" / "endpoint.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "dresfl" / "deploy" / "metrics.py").read_text(encoding="utf-8")
     metrics = re.findall(r'MetricFamily\(\s*"(\w+)"', source)
     assert len(metrics) >= 10
     assert [name for name in metrics if name not in HOW_TO] == []

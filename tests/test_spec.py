@@ -444,7 +444,7 @@ def test_initial_weights() -> None:
 
 
 def test_tables_name_the_packages_frames() -> None:
-    from dresfl.grpc import frames
+    from dresfl.runtimes.grpc_runtime import frames
 
     kinds = {name: kind.KIND for name, kind in vars(frames).items() if hasattr(kind, "KIND")}
     assert kinds == {name: int(dict(table(name))["kind"].split("=")[1]) for name in FRAMES}
@@ -453,8 +453,8 @@ def test_tables_name_the_packages_frames() -> None:
 @pytest.mark.parametrize("hidden", [(), (8,), (32, 16), (1100, 1000)])
 @pytest.mark.parametrize(("activation", "shards"), [("square", 1), ("quadratic", 2)])
 def test_derived_numbers_are_the_packages(hidden: tuple[int, ...], activation: str, shards: int) -> None:
+    from dresfl.federation import Agreement, make_session
     from dresfl.model import Dense, Quadratic, Square
-    from dresfl.party import Agreement, make_session
 
     layers: list[Any] = []
     for units in hidden:
@@ -477,8 +477,8 @@ def test_derived_numbers_are_the_packages(hidden: tuple[int, ...], activation: s
 @pytest.mark.parametrize("activation", ["square", "quadratic"])
 @pytest.mark.parametrize(("stride", "padding", "pool"), [(1, 2, 2), (2, 0, None), (3, 1, 1)])
 def test_derived_numbers_of_images(activation: str, stride: int, padding: int, pool: int | None) -> None:
+    from dresfl.federation import Agreement, make_session
     from dresfl.model import Conv2d, Dense, Flatten, Quadratic, Square, SumPool
-    from dresfl.party import Agreement, make_session
 
     bent = Square() if activation == "square" else Quadratic()
     layers = (Conv2d(4, 3, stride, padding, weight_bits=7), bent, SumPool(2, pool), Flatten(), Dense(5))
@@ -489,8 +489,8 @@ def test_derived_numbers_of_images(activation: str, stride: int, padding: int, p
 
 
 def test_batches_are_the_packages() -> None:
+    from dresfl.federation import Agreement, make_session
     from dresfl.model import Dense
-    from dresfl.party import Agreement, make_session
 
     rows = (5, 11, 1, 8, 3)
     agreement = Agreement((Dense(2),), (3,), num_clients=5, rounds=5, num_shards=2, batch_size=7, seed=2**40)
@@ -501,9 +501,10 @@ def test_batches_are_the_packages() -> None:
 
 def test_limits() -> None:
     """The formulas of section 11, as the page writes them."""
-    from dresfl.grpc.hub import largest_frame
+    from dresfl.federation import Agreement, make_session, most_parcel_bytes
     from dresfl.model import Dense
-    from dresfl.party import Agreement, make_session, most_parcel_bytes, slice_rows
+    from dresfl.protocol import slice_rows
+    from dresfl.runtimes.grpc_runtime.hub import largest_frame
 
     formula = re.search(r"frame, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dresfl.coding import LagrangeCode
+from dresfl.coding.lagrange import LagrangeCode
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
 from dresfl.field import ResidueField, SecretSeed
-from dresfl.local import LocalFederation
 from dresfl.model import Dense, Network, Square, mlp
 from dresfl.protocol import Client, Server, Session, encode_rows
+from dresfl.runtimes.local import LocalFederation
 
 
 def answer_distribution(code: LagrangeCode, network: Network, weights: torch.Tensor, row: list[int], client: int):

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from test_vgg import tiny_weights
 
 from dresfl.data import DataSet, Split
 from dresfl.errors import DataError, DresError, UsageError
@@ -16,6 +15,8 @@ from dresfl.features import Features, featured
 from dresfl.features.cache import read_rows, write_rows
 from dresfl.features.extractor import load_extractor, resized
 from dresfl.features.split import extracted
+
+from .test_vgg import tiny_weights
 
 MEANS = """
 import torch

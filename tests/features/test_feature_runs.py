@@ -7,7 +7,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from test_vgg import by_hand, tiny_weights
 
 from dresfl.data import load
 from dresfl.errors import UsageError
@@ -18,6 +17,8 @@ from dresfl.experiments.reproduce import recipe
 from dresfl.experiments.training import train
 from dresfl.features import pieces
 from dresfl.field import Reals
+
+from .test_vgg import by_hand, tiny_weights
 
 LAYERS = '[{ kind = "dense", units = 4 }, { kind = "square" }, { kind = "dense", units = 10 }]'
 TOY = [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import DresError, MessageError, UsageError
-from dresfl.experiments.sealing_vectors import make_sealing_vectors
+from dresfl.experiments.vectors.sealing_vectors import make_sealing_vectors
 from dresfl.sealing import OVERHEAD, Identity, Member, SealContext, SealError, open_sealed, seal
 from dresfl.sealing.envelope import envelope_key
 from reference import sealing as reference

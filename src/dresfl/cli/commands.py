@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from dresfl import __version__
-from dresfl.checkpoint import write_atomic
+from dresfl.api.plan import check_feasible, plan
 from dresfl.errors import DresError, TooFewReplies, UsageError
 from dresfl.experiments import bench
 from dresfl.experiments.comparison import compare
 from dresfl.experiments.config import RunConfig, load_config, parse_model, presets
-from dresfl.experiments.plan import check_feasible, plan
 from dresfl.experiments.training import Progress, clear_run, train
-from dresfl.experiments.vectors import check_vectors, write_vectors
-from dresfl.local import first_feasible_seed
+from dresfl.experiments.vectors.round_vectors import check_vectors, write_vectors
+from dresfl.files import write_atomic
 from dresfl.model import mlp
 from dresfl.protocol import RoundRecord
+from dresfl.runtimes.local import first_feasible_seed
 
 from . import display, flower, identity, network, reproduce
 

@@ -15,7 +15,7 @@ def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
 ) -> None:
     """Write an app folder for stock `flwr run`."""
-    from dresfl.flower.template import write_app
+    from dresfl.runtimes.flower_runtime.template import write_app
 
     for path in write_app(folder):
         print(path)
@@ -31,6 +31,6 @@ def worker_command(
 
     Flower runs code that the coordinator sends: under another user than the worker's it can reach nothing of the site.
     """
-    from dresfl.experiments.network.flower import run_worker
+    from dresfl.deploy.flower import run_worker
 
     run_worker(config, socket, group, lambda path: display.note(f"ready: {path}"))

@@ -19,7 +19,7 @@ from dresfl.errors import DresError, UsageError
 from . import display
 
 if TYPE_CHECKING:
-    from dresfl.grpc import Log
+    from dresfl.runtimes.grpc_runtime import Log
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -30,8 +30,8 @@ def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.experiments.network.config import ServerConfig, load_party
-    from dresfl.experiments.network.coordinate import run_server
+    from dresfl.deploy.serve import run_server
+    from dresfl.deploy.settings import ServerConfig, load_party
 
     with _logging() as log:
         summary = run_server(load_party(ServerConfig, config), log)
@@ -43,8 +43,8 @@ def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.experiments.network.config import SiteConfig, load_party
-    from dresfl.experiments.network.participate import run_site
+    from dresfl.deploy.join import run_site
+    from dresfl.deploy.settings import SiteConfig, load_party
 
     with _logging() as log:
         summary = run_site(load_party(SiteConfig, config), log)
@@ -60,8 +60,8 @@ def shares_command(
 
     The site's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
     """
-    from dresfl.experiments.network.config import SiteConfig, load_party
-    from dresfl.experiments.network.participate import stored_sharings
+    from dresfl.deploy.join import stored_sharings
+    from dresfl.deploy.settings import SiteConfig, load_party
 
     sharings = stored_sharings(load_party(SiteConfig, config), forget)
     if as_json:
@@ -95,8 +95,8 @@ def federate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Try it: a coordinator and its sites as real processes on this machine, with fresh keys; kill some on the way."""
-    from dresfl.experiments.federate import Trial, federate
-    from dresfl.experiments.federate_flower import federate_flower, federate_simulation
+    from dresfl.experiments.trials.flower_trial import federate_flower, federate_simulation
+    from dresfl.experiments.trials.grpc_trial import Trial, federate
 
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
@@ -113,7 +113,7 @@ def federate_command(
 @contextlib.contextmanager
 def _logging() -> Iterator["Log"]:
     """The process's log; an error that ends it is its last line."""
-    from dresfl.grpc import core_lines_as_events
+    from dresfl.runtimes.grpc_runtime import core_lines_as_events
 
     with core_lines_as_events() as log:
         try:

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from dresfl.checkpoint import write_atomic
 from dresfl.errors import DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import closest, to_toml
+from dresfl.files import write_atomic
 
 from . import display
 

@@ -4,8 +4,8 @@ Nothing here downloads, and nothing is trusted: files are parsed with their leng
 spent on them, and no pickle gets to name code of its own choosing.
 """
 
-from dresfl.data.dataset import DataSet, Split
-from dresfl.data.partition import dirichlet, iid, label_sorted
-from dresfl.data.readers import DATASETS, load
+from .dataset import DataSet, Split
+from .partition import dirichlet, iid, label_sorted
+from .readers import DATASETS, load
 
 __all__ = ["DataSet", "Split", "load", "DATASETS", "label_sorted", "dirichlet", "iid"]

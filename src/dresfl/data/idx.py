@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dresfl.data.files import MAX_BYTES, damaged
+from .files import MAX_BYTES, damaged
 
 _DEFLATE_RATIO = 1032  # no deflate stream can expand further than this
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dresfl.data.files import MAX_BYTES, content, damaged
+from .files import MAX_BYTES, content, damaged
 
 _INT8, _UINT8, _INT32, _UINT32, _MATRIX, _COMPRESSED = 1, 2, 5, 6, 14, 15  # types of elements
 _DOUBLES, _BYTES = 6, 9  # classes of variables; whole doubles below 256 are stored as bytes too

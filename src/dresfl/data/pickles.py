@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dresfl.data.files import content, damaged
+from .files import content, damaged
 
 
 class _Dtype:

@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dresfl.data.dataset import DataSet, Labels, Split
-from dresfl.data.files import damaged, find
-from dresfl.data.idx import read_idx
-from dresfl.data.mat import read_mat
-from dresfl.data.pickles import read_batch
 from dresfl.errors import DataError, UsageError
+
+from .dataset import DataSet, Labels, Split
+from .files import damaged, find
+from .idx import read_idx
+from .mat import read_mat
+from .pickles import read_batch
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dresfl import baselines
 from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
-from dresfl.checkpoint import write_atomic
 from dresfl.field import PublicStream
+from dresfl.files import write_atomic
 
 from .config import RunConfig
 from .prepare import Prepared, flat_inputs, prepare

@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar, final
 
 from dresfl.errors import UsageError
 from dresfl.features import Features
-from dresfl.local import Engine
 from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, SumPool
 from dresfl.optimizers import Optimizer
+from dresfl.runtimes.local import Engine
 
 LAYER_KINDS: dict[str, type[Layer]] = {
     "dense": Dense,

@@ -14,10 +14,10 @@ from dresfl.data import DataSet, Split, dirichlet, iid, label_sorted, load
 from dresfl.errors import DataError, UsageError
 from dresfl.features import Watch, featured, in_pieces
 from dresfl.field import Reals
-from dresfl.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 from dresfl.model import Dense, Network
 from dresfl.protocol import Session
 from dresfl.quantize import Quantizer
+from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
 from .config import Data, RunConfig
 

@@ -25,15 +25,15 @@ from typing import Any, final
 import torch
 
 from dresfl import __version__
-from dresfl.checkpoint import load_tensors, save_tensors, write_atomic
+from dresfl.api.plan import warnings
 from dresfl.data import Split
 from dresfl.errors import CheckpointError, DresError, UsageError
-from dresfl.local import LocalFederation
+from dresfl.files import load_tensors, save_tensors, write_atomic
 from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, RoundRecord, Server
+from dresfl.runtimes.local import LocalFederation
 
 from .config import RunConfig, load_config, to_toml
-from .plan import warnings
 from .prepare import Prepared, prepare
 
 RUN_FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.toml")

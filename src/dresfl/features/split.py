@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dresfl.checkpoint import write_atomic
 from dresfl.data import DataSet, Split
 from dresfl.errors import DataError
+from dresfl.files import write_atomic
 
 from .cache import Rows, only_one, read_rows, write_rows
 from .extractor import Extractor, load_extractor

@@ -5,6 +5,7 @@ from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
 from .session import BatchRows, Session, choose_field, encode_rows, expand_masks, most_client_rows
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
+from .slices import num_slices, row_bytes, slice_range, slice_rows
 
 __all__ = [
     "Answer",
@@ -25,5 +26,9 @@ __all__ = [
     "encode_rows",
     "expand_masks",
     "most_client_rows",
+    "num_slices",
+    "row_bytes",
+    "slice_range",
+    "slice_rows",
     "stepped",
 ]

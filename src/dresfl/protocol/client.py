@@ -47,7 +47,7 @@ class Client:
         """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`.
 
         held: where the shares are, of this session's sharing and this index. answered: what was answered in this
-        session. Both in memory if None: a client that may be restarted needs `dresfl.party.ShareStore`'s.
+        session. Both in memory if None: a client that may be restarted needs `dresfl.storage.ShareStore`'s.
         """
         self.session = session
         self.index = index

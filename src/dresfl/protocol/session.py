@@ -23,7 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl.coding import LagrangeCode, recovery_threshold
+from dresfl.coding.lagrange import LagrangeCode, recovery_threshold
 from dresfl.errors import DataError, FieldError, UsageError
 from dresfl.field import (
     ByteField,

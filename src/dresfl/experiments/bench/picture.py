@@ -4,8 +4,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from dresfl.checkpoint import write_atomic
 from dresfl.errors import UsageError
+from dresfl.files import write_atomic
 
 from .page import time_text
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dresfl.field import ByteField, ResidueField
-from dresfl.local import LocalFederation, no_dropouts
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Server, Session
+from dresfl.runtimes.local import LocalFederation, no_dropouts
 
 from .timing import Call
 

@@ -15,15 +15,15 @@ import torch
 
 import dresfl
 from dresfl.baselines import Method
-from dresfl.checkpoint import write_atomic
 from dresfl.data import Split
 from dresfl.errors import CheckpointError, UsageError
+from dresfl.experiments.comparison import run_baseline
+from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.prepare import load_split, prepare
+from dresfl.experiments.training import Progress, clear_run, read_metrics, read_summary, threads, train
 from dresfl.features import only_one
+from dresfl.files import write_atomic
 
-from ..comparison import run_baseline
-from ..config import RunConfig, load_config, to_toml
-from ..prepare import load_split, prepare
-from ..training import Progress, clear_run, read_metrics, read_summary, threads, train
 from .matrix import Cell
 from .published import METHOD_LABELS
 from .records import Record, differences, read_record

@@ -5,8 +5,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dresfl.checkpoint import write_atomic
 from dresfl.errors import DresError
+from dresfl.files import write_atomic
 
 from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER
 from .records import Record, grouped, mean_and_sd

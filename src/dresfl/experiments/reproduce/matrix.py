@@ -14,10 +14,10 @@ from typing import Any, final
 
 from dresfl.baselines import LOSSES, Loss
 from dresfl.errors import UsageError
+from dresfl.experiments.config import RunConfig, closest, parse
 from dresfl.features import Features
-from dresfl.local import first_feasible_seed, paper
+from dresfl.runtimes.local import first_feasible_seed, paper
 
-from ..config import RunConfig, closest, parse
 from .published import METHODS, TABLE_DATASETS
 
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from dresfl.checkpoint import write_atomic
 from dresfl.errors import DataError, DresError
+from dresfl.experiments.config import RunConfig, parse
+from dresfl.files import write_atomic
 
-from ..config import RunConfig, parse
 from .published import DATASET_LABELS, METHODS
 
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",

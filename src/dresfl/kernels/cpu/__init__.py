@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import chacha20 as _chacha20
-from .. import residues as _residues
+from dresfl.kernels import chacha20 as _chacha20
+from dresfl.kernels import residues as _residues
+
 from . import compiled
 
 _compiled: Any = compiled if compiled.available else None

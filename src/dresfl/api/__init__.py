@@ -1,0 +1,1 @@
+"""What a notebook needs: plan, simulate, models."""

@@ -1,0 +1,95 @@
+"""Health and metrics over plain HTTP, on request: for the coordinator's own monitoring, so on loopback by default."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dresfl.errors import UsageError
+from dresfl.runtimes.grpc_runtime import Hub, Log
+
+
+class _HubCollector(Collector):
+    """Reads the hub's counters when somebody asks."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def collect(self) -> Iterator[Metric]:
+        hub, running = self._hub, self._hub.running
+        yield GaugeMetricFamily("dresfl_clients_connected", "Clients with an open session", len(hub.connected))
+        yield GaugeMetricFamily("dresfl_clients_ready", "Clients that hold all shares", len(hub.ready))
+        yield CounterMetricFamily("dresfl_refusals", "Connections and frames refused", hub.refusals)
+        if running is None:
+            return
+        counters = running.rounds.counters
+        yield GaugeMetricFamily("dresfl_round", "The current round", running.server.round_number)
+        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", running.server.rounds)
+        yield CounterMetricFamily("dresfl_answers", "Valid answers", counters.answers)
+        yield CounterMetricFamily("dresfl_late_answers", "Answers that came after their round", counters.late)
+        yield CounterMetricFamily("dresfl_invalid_answers", "Answers that were refused", counters.invalid)
+        yield CounterMetricFamily("dresfl_shortages", "Deadlines with fewer than R answers", counters.shortages)
+        yield CounterMetricFamily(
+            "dresfl_relayed_bytes", "Sealed bytes taken from dealers", running.relay.relayed_bytes
+        )
+        yield GaugeMetricFamily("dresfl_spooled_bytes", "Sealed bytes on disk", running.relay.spooled_bytes)
+        last = GaugeMetricFamily("dresfl_last_answered_round", "Each client's last answer", labels=["client"])
+        for client, number in sorted(counters.last_answered.items()):
+            last.add_metric([str(client)], number)
+        yield last
+
+
+@contextlib.contextmanager
+def serve_metrics(address: str, hub: Hub, log: Log) -> Iterator[None]:
+    """Serve /health and /metrics at `address` for as long as it lasts; nothing if it is empty."""
+    if not address:
+        yield
+        return
+    registry = CollectorRegistry()
+    registry.register(_HubCollector(hub))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
+            elif self.path == "/health":
+                running = hub.running
+                state = {
+                    "connected": len(hub.connected),
+                    "ready": len(hub.ready),
+                    "round": running.server.round_number if running else None,
+                }
+                self._answer(200, "application/json", json.dumps(state).encode())
+            else:
+                self._answer(404, "text/plain", b"there are /health and /metrics\n")
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Requests for metrics are not worth a line."""
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), Handler)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"cannot serve metrics at {address}: {error}", "give host:port, for example 127.0.0.1:9464"
+        ) from error
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    log("metrics", port=server.server_address[1])
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

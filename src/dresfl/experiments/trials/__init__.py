@@ -1,0 +1,1 @@
+"""A whole federation on one machine, as real processes, with real faults."""

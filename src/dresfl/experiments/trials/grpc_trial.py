@@ -1,0 +1,360 @@
+"""Try it on one machine: a coordinator and its sites as real processes on loopback, with fresh keys and real faults.
+
+    FOLDER/agreement.toml, ca/, roster.json      what all share
+    FOLDER/server/  fed.toml, keys/, run/        the coordinator
+    FOLDER/site-3/  site.toml, keys/, store/     a site
+    FOLDER/*/log.jsonl                           what each said
+
+Every party is started by the command that a real one would use: `dresfl server` and `dresfl client`.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from dresfl.data import load
+from dresfl.deploy.settings import (
+    AgreedFederation,
+    AgreedModel,
+    AgreementFile,
+    Connecting,
+    Keys,
+    Listening,
+    ServerConfig,
+    SiteConfig,
+    SiteData,
+    Test,
+)
+from dresfl.errors import DresError, UsageError
+from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.prepare import build_network
+from dresfl.files import write_atomic
+from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
+
+_START_SECONDS = 180.0
+_POLL_SECONDS = 0.05
+_END_SECONDS = 10.0  # for a site to end after the coordinator
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """What to try."""
+
+    preset: str = "digits"
+    clients: int = 9
+    kill: int = 0  # clients killed mid-run; one of them is restarted, more if the run could not go on otherwise
+    kill_server: bool = False  # SIGKILL the coordinator once, mid-run, and start it again
+    settings: tuple[str, ...] = ()
+    seed: int = 0  # of who is killed and when
+    data: Path | None = None
+    limit: float = 1800.0  # seconds
+
+    def run_config(self) -> RunConfig:
+        if not 0 <= self.kill <= self.clients:
+            raise UsageError(f"of {self.clients} clients {self.kill} cannot be killed")
+        fixed = [f"federation.num_clients={self.clients}", 'dropout.model="none"']
+        return load_config(self.preset, [*self.settings, *fixed])
+
+    def needed(self, config: RunConfig) -> int:
+        """R: how many clients must answer a round."""
+        degree = build_network(config, load(config.data.dataset, self.data).train).gradient_degree
+        return degree * (config.federation.num_shards + config.federation.max_colluders - 1) + 1
+
+
+@final
+class Party:
+    """One process, its log, and how it ended."""
+
+    def __init__(self, name: str, command: str, folder: Path, config: str) -> None:
+        self.name, self._folder = name, folder
+        self._arguments = [sys.executable, "-m", "dresfl", command, "--config", str(folder / config), "--json"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read = 0
+        self.events: list[dict[str, Any]] = []
+        self.starts = 0
+
+    def start(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with open(self._folder / "log.jsonl", "ab") as log, open(self._folder / "result.json", "wb") as out:
+            self._process = subprocess.Popen(self._arguments, stdout=out, stderr=log, env=environment)  # noqa: S603
+        self.starts += 1
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> int:
+        """SIGKILL, by pid; nothing of it is left running when this returns."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        return self.process.pid
+
+    def follow(self) -> list[dict[str, Any]]:
+        """The events since the last look."""
+        with open(self._folder / "log.jsonl", "rb") as log:
+            log.seek(self._read)
+            data = log.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        new = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                new.append(json.loads(line))
+        self.events += new
+        return new
+
+    def result(self) -> dict[str, Any]:
+        """What it printed at its end."""
+        if self.process.returncode != 0:
+            self.follow()
+            last = [event for event in self.events if event.get("event") in ("error", "refused", "stderr")][-1:]
+            raise DresError(f"{self.name} ended with code {self.process.returncode}: {last}", f"see {self._folder}")
+        result: dict[str, Any] = json.loads((self._folder / "result.json").read_text())
+        return result
+
+
+# -- keys and configurations -----------------------------------------------------------------------------------
+
+
+def write_trial(trial: Trial, folder: Path) -> tuple[Party, list[Party]]:
+    """Fresh keys, a roster and everybody's configuration; the parties, not started."""
+    config = trial.run_config()
+    names = [f"site-{i}" for i in range(trial.clients)]
+    authority = CertificateAuthority.create()
+    authority.save(folder / "ca")
+    identities = {name: Identity.create(name) for name in ("server", *names)}
+    roster = Roster.create(identities["server"], identities["server"].card, [identities[name].card for name in names])
+    roster.save(folder / "roster.json")
+    write_atomic(folder / "agreement.toml", to_toml(_agreement(config, trial.data)).encode())
+    for name, identity in identities.items():
+        identity.save(folder / name / "keys")
+        hosts = ["127.0.0.1", "localhost"] if name == "server" else []
+        certificate = authority.sign(certificate_request(identity), server=hosts)
+        write_atomic(folder / name / "keys" / "certificate.pem", certificate)
+    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
+    data = str(trial.data.resolve()) if trial.data else ""
+    _write_server(config, keys, data, folder, "127.0.0.1:0")
+    server = Party("server", "server", folder / "server", "fed.toml")
+    return server, [Party(name, "client", folder / name, "site.toml") for name in names]
+
+
+def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
+    train = load(config.data.dataset, data).train
+    network, model, federation = build_network(config, train), config.model, config.federation
+    agreed = AgreedModel(
+        layers=model.layers,
+        input_shape=network.input_shape,
+        input_bits=model.input_bits,
+        weight_bits=model.weight_bits,
+        shift=model.shift,
+        input_bound=2.0**network.input_magnitude,
+    )
+    code = AgreedFederation(federation.num_shards, federation.max_colluders, federation.batch_size)
+    return AgreementFile(config.rounds, agreed, config.seed, code)
+
+
+def _write_server(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:
+    server = ServerConfig(
+        name=config.name,
+        agreement="../agreement.toml",
+        folder="run",
+        keys=keys,
+        evaluate_every=config.evaluate_every,
+        threads=1,
+        network=Listening(listen=listen, deadline=20.0, linger=5.0),
+        optimizer=config.optimizer,
+        test=Test(dataset=config.data.dataset, folder=data),
+    )
+    write_atomic(folder / "server" / "fed.toml", to_toml(server).encode())
+
+
+def write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
+    for i in range(clients):
+        site = SiteConfig(
+            agreement="../agreement.toml",
+            folder="store",
+            keys=keys,
+            network=Connecting(server=f"127.0.0.1:{port}", longest_delay=2.0),
+            data=SiteData(
+                dataset=config.data.dataset,
+                folder=data,
+                partition=config.data.partition,
+                alpha=config.data.alpha,
+            ),
+            threads=1,
+        )
+        write_atomic(folder / f"site-{i}" / "site.toml", to_toml(site).encode())
+
+
+# -- the run ---------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass
+class Faults:
+    """What is to happen at which round, and what has."""
+
+    at: list[tuple[int, str, int]] = field(default_factory=list)  # round, deed, client
+    done: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def draw(cls, trial: Trial, rounds: int, needed: int) -> "Faults":
+        generator = random.Random(trial.seed)  # noqa: S311 - not a secret
+        victims = generator.sample(range(trial.clients), trial.kill)
+        at = [(generator.randrange(rounds // 10, rounds // 2), "kill", victim) for victim in victims]
+        spare = trial.clients - needed
+        revived = victims[: max(1, len(victims) - spare)] if victims else []
+        killed_at = {victim: number for number, _, victim in at}
+        at += [(killed_at[victim] + max(1, rounds // 10), "restart", victim) for victim in revived]
+        if trial.kill_server:
+            at.append((generator.randrange(rounds // 4, 3 * rounds // 4), "kill server", -1))
+        return cls(sorted(at))
+
+    def take(self, number: int, short: bool) -> tuple[str, int] | None:
+        """The next deed that is due at a round; a restart at once, if the run is short of clients and would wait."""
+        alive = {client for _, deed, client in self.at if deed == "kill"}
+        for entry in sorted(self.at, key=lambda entry: (short and entry[1] != "restart", entry)):
+            at, deed, client = entry
+            restart = deed == "restart" and client not in alive
+            if (at <= number and deed != "restart") or (restart and (short or at <= number)):
+                self.at.remove(entry)
+                return deed, client
+        return None
+
+
+def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
+    check_folder(folder)
+    config = trial.run_config()
+    server, sites = write_trial(trial, folder)
+    with _ended(server, *sites):
+        return _federate(trial, config, folder, server, sites, note)
+
+
+def check_folder(folder: Path) -> None:
+    """A trial needs a new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", "give --out a new folder")
+
+
+def _federate(
+    trial: Trial, config: RunConfig, folder: Path, server: Party, sites: list[Party], note: Callable[[str], None]
+) -> dict[str, Any]:
+    until = time.monotonic() + trial.limit
+    began = time.monotonic()
+    server.start()
+    port = int(_wait_for(server, "listening", min(until, began + _START_SECONDS))["port"])
+    roster = Roster.load(folder / "roster.json")
+    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
+    data = str(trial.data.resolve()) if trial.data else ""
+    _write_server(config, keys, data, folder, f"127.0.0.1:{port}")  # started again, it is found where it was
+    write_sites(config, keys, data, folder, trial.clients, port)
+    note(f"the coordinator listens on port {port}; starting {trial.clients} clients")
+    for site in sites:
+        site.start()
+    faults = Faults.draw(trial, config.rounds, trial.needed(config))
+    first = _wait_for(server, "rounds", until)
+    note(
+        f"sharing took {time.monotonic() - began:.1f} s with the start of all processes; rounds begin: {first['ready']}"
+    )
+    _play(server, sites, faults, trial.needed(config), until, note)
+    summary = server.result()
+    told = [site for site in sites if _ends(site)]
+    answers = [site.result() for site in told]
+    return told_of(summary, trial, faults, [answer["weights_sha256"] for answer in answers], began)
+
+
+def told_of(summary: dict[str, Any], trial: Trial, faults: Faults, digests: list[str], began: float) -> dict[str, Any]:
+    """A trial's result: the run's summary, the deeds, and whether the clients that heard of the end have its weights.
+
+    digests: of the weights that each of them was told.
+    """
+    return {
+        **summary,
+        "clients": trial.clients,
+        "killed": sum(deed["deed"] == "kill" for deed in faults.done),
+        "restarted": sum(deed["deed"] == "restart" for deed in faults.done),
+        "faults": faults.done,
+        "survivors": len(digests),
+        "clients_agree": set(digests) <= {summary["weights_sha256"]},
+        "wall_seconds": time.monotonic() - began,
+    }
+
+
+def _play(
+    server: Party, sites: list[Party], faults: Faults, needed: int, until: float, note: Callable[[str], None]
+) -> None:
+    """Watch the coordinator's progress and do the deeds when their rounds come."""
+    number = 0
+    while server.running:
+        if time.monotonic() > until:
+            raise DresError("the trial took too long", "see the parties' log.jsonl")
+        for event in server.follow():
+            if event.get("event") == "progress":
+                number = int(event["round"])
+                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
+        while deed_of := faults.take(number, sum(site.running for site in sites) < needed):
+            deed, client = deed_of
+            pid = _do(deed, server, sites, client)
+            faults.done.append({"round": number, "deed": deed, "client": client, "pid": pid})
+            note(f"round {number}: {deed} {'' if client < 0 else client} (pid {pid})")
+        time.sleep(_POLL_SECONDS)
+
+
+def _do(deed: str, server: Party, sites: list[Party], client: int) -> int:
+    if deed == "kill server":
+        pid = server.kill()
+        server.start()
+        return pid
+    if deed == "kill":
+        return sites[client].kill()
+    sites[client].start()
+    return sites[client].process.pid
+
+
+def _wait_for(party: Party, event: str, until: float) -> dict[str, Any]:
+    """The first event of a name: the party's own sign that it is that far."""
+    while time.monotonic() < until:
+        for found in party.follow():
+            if found.get("event") == event:
+                return found
+        if not party.running:
+            party.result()
+            raise DresError(f"{party.name} ended before it said {event!r}")
+        time.sleep(_POLL_SECONDS)
+    raise DresError(f"{party.name} did not say {event!r} in time", "see its log.jsonl")
+
+
+def _ends(site: Party) -> bool:
+    """Whether a site heard of the end: not if it is dead, or came back after the coordinator had gone."""
+    try:
+        return site.process.wait(_END_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@contextlib.contextmanager
+def _ended(*parties: Party) -> Iterator[None]:
+    """Whatever happens, end what was started here."""
+    try:
+        yield
+    finally:
+        for party in parties:
+            if party.running:
+                party.kill()

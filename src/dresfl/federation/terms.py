@@ -1,0 +1,156 @@
+"""The terms of a run: row counts and nonces, settled once when the parties meet, checked by each for itself.
+
+    run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 32), little-endian
+
+The first sharing needs every client. Its nonce is a hash of the coordinator's fresh bytes and of each client's, so
+that no party can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
+sharing, that one is used again.
+"""
+
+import json
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from dresfl.errors import CheckpointError, MessageError, Refused
+from dresfl.files import write_atomic
+from dresfl.protocol import Session
+
+if TYPE_CHECKING:
+    from dresfl.storage.share_store import ShareStore
+
+from .agreement import Agreement, make_session, sharing_nonce
+
+NO_NONCE = bytes(32)
+FORMAT = "dresfl terms 1"
+_TAG = 16  # bytes of a contribution that stay the same as long as the client's secret and rows do
+_HEAD = struct.Struct("<16s32s16sH")
+_CLIENT = struct.Struct("<I32s")
+
+
+@final
+@dataclass(frozen=True)
+class Introduction:
+    """What a client brings: its row count, its part of a new nonce, and the nonce of the sharing it holds, or zeros."""
+
+    rows: int
+    contribution: bytes
+    held_nonce: bytes = NO_NONCE
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise Refused("the client has no rows")
+
+
+@final
+@dataclass(frozen=True)
+class Terms:
+    """What makes a session of an agreement. Public."""
+
+    nonce: bytes
+    run_nonce: bytes
+    own_bytes: bytes
+    rows: tuple[int, ...]
+    contributions: tuple[bytes, ...]
+
+    @classmethod
+    def settle(cls, clients: Sequence[Introduction]) -> "Terms":
+        """The terms of a new run, made by the coordinator when every client has introduced itself."""
+        own_bytes, contributions = secrets.token_bytes(16), tuple(client.contribution for client in clients)
+        held = {client.held_nonce for client in clients}
+        reused = len(held) == 1 and NO_NONCE not in held
+        nonce = held.pop() if reused else sharing_nonce(own_bytes, contributions)
+        return cls(nonce, secrets.token_bytes(16), own_bytes, tuple(client.rows for client in clients), contributions)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the sharing is new: its nonce is made of what these clients brought."""
+        return self.nonce == sharing_nonce(self.own_bytes, self.contributions)
+
+    def session(self, agreement: Agreement, device: str = "cpu") -> Session:
+        """The session of these terms."""
+        return make_session(agreement, self.rows, self.nonce, self.run_nonce, device)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def check_client(self, index: int, client: Introduction) -> None:
+        """The coordinator's check of a client that comes back: it must still be able to deal what it dealt."""
+        if client.rows != self.rows[index]:
+            raise Refused(
+                f"the client has {client.rows} rows, but {self.rows[index]} when the shares were made",
+                "use the data that was shared, or start a new run",
+            )
+        if self.contributions[index][:_TAG] != client.contribution[:_TAG]:
+            raise Refused(
+                "the client's secret or rows are not those of this sharing",
+                "restore its store and data, or start a new run in a new folder, which shares anew",
+            )
+
+    def check_for(self, store: "ShareStore", agreement: Agreement, index: int, rows: int | None) -> None:
+        """A client's check of the coordinator's terms: its own part is in them, and it knows of the sharing.
+
+        rows: how many the client has; None if it has not read them, and then only shares that it holds may be used,
+        which are those of the terms' row counts and of no others.
+        """
+        if len(self.rows) != agreement.num_clients:
+            raise Refused(f"the terms are of {len(self.rows)} clients, the agreement of {agreement.num_clients}")
+        if rows is not None and self.rows[index] != rows:
+            raise Refused(f"the terms say that this site has {self.rows[index]} rows, but it has {rows}")
+        if not store.owns(self.contributions[index]) or not (
+            self.fresh or self.nonce in (held.nonce for held in store.held(agreement, index))
+        ):
+            raise Refused(
+                "the coordinator's terms are of a sharing that this site did not join",
+                "an old session is being replayed, or this site's store was replaced",
+            )
+
+    # -- bytes and files -------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        clients = zip(self.rows, self.contributions, strict=True)
+        head = _HEAD.pack(self.run_nonce, self.nonce, self.own_bytes, len(self.rows))
+        return head + b"".join(_CLIENT.pack(*client) for client in clients)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Terms":
+        if len(data) < _HEAD.size or (len(data) - _HEAD.size) % _CLIENT.size:
+            raise MessageError(f"terms of {len(data)} bytes came")
+        run_nonce, nonce, own_bytes, count = _HEAD.unpack_from(data)
+        clients = list(_CLIENT.iter_unpack(data[_HEAD.size :]))
+        if len(clients) != count:
+            raise MessageError(f"terms of {count} clients list {len(clients)}")
+        return cls(nonce, run_nonce, own_bytes, tuple(c[0] for c in clients), tuple(c[1] for c in clients))
+
+    def save(self, path: Path) -> None:
+        fields = {
+            "format": FORMAT,
+            "nonce": self.nonce.hex(),
+            "run_nonce": self.run_nonce.hex(),
+            "own_bytes": self.own_bytes.hex(),
+            "rows": list(self.rows),
+            "contributions": [value.hex() for value in self.contributions],
+        }
+        write_atomic(path, (json.dumps(fields, indent=2) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path, num_clients: int) -> "Terms":
+        """What `save` wrote, for a federation of this many clients."""
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if fields["format"] != FORMAT:
+                raise ValueError(f"format {fields['format']!r} is not known")
+            terms = cls(
+                bytes.fromhex(fields["nonce"]),
+                bytes.fromhex(fields["run_nonce"]),
+                bytes.fromhex(fields["own_bytes"]),
+                tuple(int(rows) for rows in fields["rows"]),
+                tuple(bytes.fromhex(value) for value in fields["contributions"]),
+            )
+            if not len(terms.rows) == len(terms.contributions) == num_clients:
+                raise ValueError(f"it is of {len(terms.rows)} clients, not {num_clients}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}", "choose another folder to start over") from error
+        return terms

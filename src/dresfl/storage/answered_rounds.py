@@ -1,0 +1,97 @@
+"""Which rounds of a run a client has answered, on disk: a batch is answered for one set of weights, restarts included.
+
+The file is a list of records of 64 bytes, little-endian, in the order of answering:
+
+    round u32 | SHA-256 of the weights, 32 bytes | check 28 bytes
+
+check = SHA-256("dresfl answered" | session_id | number of the record u64 | the first 36 bytes), cut. A record is on the
+disk before its answer leaves. The file grows by chunks of bytes 255, flushed before a record is put into them; so a
+record does not change the file's size, and is one write within one sector, done or not done. Thus a crash leaves whole
+records, and perhaps an unfinished chunk after the last full one, which is made again. Whatever else is not as it should
+be is damage, and refused.
+"""
+
+import errno
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import final
+
+from dresfl.errors import StoreError
+from dresfl.protocol import AnsweredRounds
+
+from .records import disk, read_private, sync_folder
+
+_RECORD = struct.Struct("<I32s28s")
+_CHUNK = 1024 * _RECORD.size
+_FREE = b"\xff"
+_LARGEST = 2**32
+
+
+@final
+class AnswerLog(AnsweredRounds):
+    """The answered rounds of one session in one file. Made by `ShareStore.answered`."""
+
+    def __init__(self, path: Path, session_id: bytes) -> None:
+        self.path, self._session_id = path, session_id
+        self._answered: dict[int, bytes] = {}
+        self._length = 0  # bytes of records
+        self._file = -1
+        self._read()
+        with disk(path, "open"):
+            new = not path.exists()
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            if new:
+                sync_folder(path.parent)
+
+    def _read(self) -> None:
+        data = read_private(self.path, _LARGEST) or b""
+        for number in range(len(data) // _RECORD.size):
+            round_number, weights, check = _RECORD.unpack_from(data, self._length)
+            if check != self._check(number, round_number, weights):
+                break
+            self._answered[round_number] = weights
+            self._length += _RECORD.size
+        used, rest = self._length % _CHUNK, data[self._length :]
+        sound = rest == _FREE * (_CHUNK - used) if used else len(rest) <= _CHUNK and not rest.strip(b"\0" + _FREE)
+        if not sound:
+            raise StoreError(
+                f"{self.path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
+                "restore the file, or begin a new run: a batch must not be answered for two sets of weights",
+            )
+
+    def _check(self, number: int, round_number: int, weights: bytes) -> bytes:
+        place = struct.pack("<QI", number, round_number)
+        return hashlib.sha256(b"dresfl answered" + self._session_id + place + weights).digest()[:28]
+
+    def claim(self, round_number: int, weights: bytes) -> bool:
+        """Note the round on the disk before its answer leaves; False if it was answered for other weights."""
+        if self._file < 0:
+            raise StoreError(f"{self.path} is closed")
+        known = self._answered.get(round_number)
+        if known is None:
+            check = self._check(self._length // _RECORD.size, round_number, weights)
+            with disk(self.path, "write"):
+                if not self._length % _CHUNK:
+                    self._write(_FREE * _CHUNK)
+                self._write(_RECORD.pack(round_number, weights, check))
+            self._length += _RECORD.size
+            self._answered[round_number] = known = weights
+        return known == weights
+
+    def _write(self, data: bytes) -> None:
+        """Put bytes after the records, over whatever a failed attempt left there."""
+        if os.pwrite(self._file, data, self._length) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(self._file)
+
+    @property
+    def last_round(self) -> int | None:
+        """The highest round answered."""
+        return max(self._answered, default=None)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,369 @@
+"""A client's folder: its secret, the shares it was dealt, the rounds it has answered. Mode 0700, one process at a time.
+
+    FOLDER/store.json                    what this folder is
+    FOLDER/lock                          held while a process uses it
+    FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256
+    FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
+    FOLDER/SHARING/DEALER.rows .json     shares (party/table.py)
+    FOLDER/SHARING/SESSION.answered      answered rounds (party/answers.py)
+
+The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
+digest. So the same masks never hide different rows, by construction, and a client that lost its shares but kept
+`secret` deals exactly what it dealt before. The tag, derived from the secret and the rows alone, is public: who shows
+the same tag again still has both.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self, final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import DresError, StoreError
+from dresfl.federation.agreement import Agreement, make_session
+from dresfl.field import SecretSeed
+from dresfl.files import write_atomic
+from dresfl.protocol import Session
+
+from .answered_rounds import AnswerLog
+from .records import disk, read_private, read_record, sync_folder, write_record
+from .share_table import DiskTable, Verify
+
+_log = logging.getLogger(__name__)
+
+FORMAT = "dresfl store 1"
+_SECRET = b"dresfl secret 1\n"
+
+
+def data_digest(inputs: Tensor, targets: Tensor) -> bytes:
+    """SHA-256 of a client's integer rows, by which its store tells data sets apart."""
+    digest = hashlib.sha256(b"dresfl rows")
+    for part in (inputs, targets):
+        digest.update(repr(tuple(part.shape)).encode())
+        for rows in torch.split(part, 4096):
+            digest.update(rows.to("cpu", torch.int64).contiguous().numpy().astype("<i8").tobytes())
+    return digest.digest()
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """A sharing that a store has shares of, dealt for the rows that this client still has."""
+
+    sharing_id: bytes
+    index: int
+    nonce: bytes
+    client_rows: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Sharing:
+    """What a store says of a sharing without looking into its shares."""
+
+    identity: str
+    client: int  # this client's number in it; -1 if its record is damaged
+    rows: int  # of all clients
+    bytes: int  # on the disk
+    last_used: float  # seconds since 1970
+
+
+@final
+class ShareStore:
+    """A client's folder, opened for one set of rows. Use it in a `with`.
+
+    with ShareStore.open(folder, data_digest(inputs, targets), agreement.roster) as store:
+        table, answered = store.table(session, index), store.answered(session)
+        client = Client(session, index, store.secret(session), inputs, targets, table, answered)
+    """
+
+    def __init__(self, folder: Path, lock: int, root: SecretSeed, data: bytes, roster: str) -> None:
+        """Not called directly: see `open`."""
+        self.folder = folder
+        self._lock = lock
+        self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
+        self._tables: dict[tuple[bytes, int], DiskTable] = {}
+        self._logs: dict[bytes, AnswerLog] = {}
+
+    def __repr__(self) -> str:
+        return f"ShareStore({str(self.folder)!r}, <redacted>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ShareStore holds a secret and is not pickled")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @classmethod
+    def open(cls, folder: Path, data: bytes, roster: str = "") -> "ShareStore":
+        """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
+
+        Under another roster the masks are others: were they the same, a client that the rosters number differently
+        could hold two shares of one polynomial.
+
+        Refused: a folder of something else, one that other users may enter, one that another process has open, and one
+        whose secret is damaged.
+        """
+        _enter(folder)
+        lock = _take(folder / "lock")
+        try:
+            _recognise(folder)
+            return cls(folder, lock, _secret(folder / "secret"), data, roster)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Flush everything and let another process have the folder."""
+        try:
+            for log in self._logs.values():
+                log.close()
+            for table in self._tables.values():
+                table.close()
+        finally:
+            self._tables.clear()
+            self._logs.clear()
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    # -- the secret ------------------------------------------------------------------------------------------
+
+    def secret(self, session: Session) -> SecretSeed:
+        """The seed of this client's masks in a sharing: the same whenever rows, roster and sharing are."""
+        return self._seed.derive(b"sharing" + session.sharing_digest)
+
+    @property
+    def tag(self) -> bytes:
+        """16 public bytes: the same as long as secret, rows and roster are. Another tag: all must share again."""
+        return self._seed.tag()
+
+    def contribution(self) -> bytes:
+        """What this client adds to the nonce of a new sharing: its tag, and 16 fresh bytes."""
+        return self.tag + secrets.token_bytes(16)
+
+    def owns(self, contribution: bytes) -> bool:
+        """Whether a contribution to a sharing's nonce is this store's: then it deals as it dealt in that sharing."""
+        return len(contribution) == 32 and hmac.compare_digest(contribution[:16], self.tag)
+
+    # -- sharings --------------------------------------------------------------------------------------------
+
+    def held(self, agreement: Agreement, index: int) -> list[Held]:
+        """The sharings here that this agreement can use: same rows, same secret, same code. Newest first."""
+        found: list[tuple[float, Held]] = []
+        for folder in self._sharings():
+            path = folder / "sharing.json"
+            try:
+                record = read_record(path)
+                if record is None or (record["tag"], record["index"]) != (self.tag.hex(), index):
+                    continue
+                rows, nonce = tuple(record["client_rows"]), bytes.fromhex(record["nonce"])
+                session = make_session(agreement, rows, nonce, b"")
+            except StoreError as error:
+                _log.warning("%s", error)
+                continue
+            except DresError:
+                continue  # it does not fit this agreement
+            if session.sharing_id.hex() == folder.name:
+                found.append((path.stat().st_mtime, Held(session.sharing_id, index, nonce, rows)))
+        return [held for _, held in sorted(found, key=lambda pair: -pair[0])]
+
+    def table(self, session: Session, index: int, verify: Verify = "all") -> DiskTable:
+        """The shares of the session's sharing, verified: `missing_slices` says what is still to be fetched.
+
+        verify="used" reads a slice only before its first use, for a process that lives for one round. The space for all
+        shares is taken at once. Refused if the sharing was dealt to another client number here, or
+        dealt by this client under another secret or from other rows.
+        """
+        folder, key = self._folder(session), (session.sharing_digest, index)
+        if key in self._tables:
+            return self._tables[key]
+        wanted = {
+            "tag": self.tag.hex(),
+            "index": index,
+            "sharing": session.sharing_digest.hex(),
+            "nonce": session.nonce.hex(),
+            "client_rows": list(session.client_rows),
+        }
+        path = folder / "sharing.json"
+        try:
+            found = read_record(path)
+        except StoreError as error:
+            _log.warning("%s; it is written again", error)
+            found = None
+        if found is not None and found != wanted:
+            differs = "the secret or the rows have changed" if found["tag"] != wanted["tag"] else "the number differs"
+            raise StoreError(
+                f"{folder} holds shares that were dealt to client {found['index']}, not to this one: {differs}",
+                "all parties must share again, or bring back the secret and rows of then",
+            )
+        if found is None:
+            write_record(path, wanted)
+        self._tables[key] = DiskTable(folder, session, index, verify)
+        return self._tables[key]
+
+    def answered(self, session: Session) -> AnswerLog:
+        """The rounds of this session that were answered, whatever happened since."""
+        folder, key = self._folder(session), session.session_id
+        if key not in self._logs:
+            self._logs[key] = AnswerLog(folder / f"{key.hex()}.answered", key)
+        return self._logs[key]
+
+    def sharings(self) -> list[Sharing]:
+        """Every sharing that has shares here, whatever rows, roster and agreement they were dealt for.
+
+        The last used first.
+        """
+        found: list[Sharing] = []
+        for folder in self._dealt_sharings():
+            with disk(folder, "read"):
+                files = [path.stat() for path in folder.iterdir()]
+            try:
+                record = read_record(folder / "sharing.json")
+            except StoreError as error:
+                _log.warning("%s", error)
+                record = None
+            client, rows = (record["index"], sum(record["client_rows"])) if record else (-1, 0)
+            size = sum(file.st_blocks * 512 for file in files)  # what is taken: the space is reserved at once
+            found.append(Sharing(folder.name, client, rows, size, max(file.st_mtime for file in files)))
+        return sorted(found, key=lambda sharing: -sharing.last_used)
+
+    def forget(self, identity: str) -> None:
+        """Delete the shares of a sharing. To take part in it again, this client has to be dealt them again.
+
+        Which rounds were answered stays written down: a client that forgot could be asked for a round twice.
+        """
+        known = [folder.name for folder in self._dealt_sharings()]
+        if identity not in known:
+            raise StoreError(
+                f"{self.folder} has no shares of {identity!r}", f"it has those of: {', '.join(known) or 'none'}"
+            )
+        for key in [key for key in self._tables if key[0].hex().startswith(identity)]:
+            self._tables.pop(key).close(flush=False)
+        folder = self.folder / identity
+        with disk(folder, "delete from"):
+            for path in _dealt(folder):
+                path.unlink()
+            sync_folder(folder)
+
+    def _sharings(self) -> Sequence[Path]:
+        return [path for path in sorted(self.folder.iterdir()) if _is_identity(path.name) and path.is_dir()]
+
+    def _dealt_sharings(self) -> Sequence[Path]:
+        with disk(self.folder, "read"):
+            return [folder for folder in self._sharings() if _dealt(folder)]
+
+    def _folder(self, session: Session) -> Path:
+        if self._lock < 0:
+            raise StoreError(f"the store {self.folder} is closed")
+        folder = self.folder / session.sharing_id.hex()
+        with disk(folder, "make"):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                sync_folder(self.folder)
+            for part in folder.glob(".*.part"):  # of a write that a crash cut short
+                part.unlink()
+        return folder
+
+
+def _is_identity(name: str) -> bool:
+    return len(name) == 32 and all(letter in "0123456789abcdef" for letter in name)
+
+
+def _dealt(folder: Path) -> list[Path]:
+    """A sharing's files but for those of answered rounds, its own record last: whoever is killed in between sees it."""
+    files = [path for path in folder.iterdir() if path.suffix != ".answered"]
+    return sorted(files, key=lambda path: path.name == "sharing.json")
+
+
+def _enter(folder: Path) -> None:
+    """Make the folder with mode 0700, or see that nobody else may enter it."""
+    with disk(folder, "open"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if os.geteuid() not in (status.st_uid, 0):
+            raise StoreError(f"{folder} belongs to another user", "give the store a folder of its own")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            if any(folder.iterdir()):
+                raise StoreError(
+                    f"{folder} is private, but its mode {stat.S_IMODE(status.st_mode):04o} lets other users at it",
+                    f"chmod 700 {folder}",
+                )
+            folder.chmod(0o700)  # empty: made for us, say by a service manager
+        strangers = [path.name for path in folder.iterdir() if not _is_known(path.name)]
+        if strangers and not (folder / "store.json").exists():
+            raise StoreError(f"{folder} holds other files ({strangers[0]})", "give the store a folder of its own")
+
+
+def _is_known(name: str) -> bool:
+    return name in ("store.json", "lock", "secret", "lost+found") or name.endswith(".part") or _is_identity(name)
+
+
+def _take(path: Path) -> int:
+    """Take the lock, for as long as this process lives."""
+    with disk(path, "lock"):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            os.close(lock)
+            raise StoreError(
+                f"{path.parent} is in use by another process ({holder or 'unknown'})",
+                "stop that client first, or give this one a folder of its own",
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+    return lock
+
+
+def _recognise(folder: Path) -> None:
+    """See that the folder is a store, or make it one."""
+    path = folder / "store.json"
+    with disk(folder, "write to"):
+        for part in folder.glob(".*.part"):
+            part.unlink()
+    found = read_record(path)
+    if found is None:
+        write_record(path, {"format": FORMAT})
+    elif found.get("format") != FORMAT:
+        raise StoreError(f"{path} is not of {FORMAT!r}", "use the dresfl that made it, or another folder")
+
+
+def _secret(path: Path) -> SecretSeed:
+    """The store's root secret; made if there is none."""
+    data = read_private(path, 1024)
+    if data is None:
+        if any(_is_identity(name) for name in os.listdir(path.parent)):
+            _log.warning("%s is missing and made anew: sharings of before are of no use to others any more", path)
+        key = secrets.token_bytes(32)
+        data = _SECRET + key + hashlib.sha256(_SECRET + key).digest()
+        try:
+            write_atomic(path, data, private=True)
+        except DresError as error:
+            raise StoreError(str(error), "free some space, or choose another folder") from error
+    key = data[len(_SECRET) : -32]
+    if len(data) != len(_SECRET) + 64 or data[-32:] != hashlib.sha256(_SECRET + key).digest() or data[:16] != _SECRET:
+        raise StoreError(
+            f"{path} is damaged",
+            "restore it from a copy; if there is none, delete it: then all parties must share again",
+        )
+    return SecretSeed(key)

@@ -1,0 +1,61 @@
+"""Health and metrics, on request."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from consortium import Consortium
+from dresfl.deploy.metrics import serve_metrics
+from dresfl.errors import UsageError
+from runtimes.grpc_runtime.federation import Events, Network
+
+
+def get(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_health_and_metrics(tmp_path: Path) -> None:
+    async def run() -> None:
+        network = Network(Consortium(tmp_path))
+        hub = await network.start_hub()
+        events = Events()
+        assert network.hub is not None
+        with serve_metrics("127.0.0.1:0", network.hub, events.log):
+            port = events.of("metrics")[0]["port"]
+            before = json.loads(await asyncio.to_thread(get, port, "/health"))
+            assert before == {"connected": 0, "ready": 0, "round": None}
+            sites = network.start_sites()
+            async with network.pause_after(4):
+                text = await asyncio.to_thread(get, port, "/metrics")
+                state = json.loads(await asyncio.to_thread(get, port, "/health"))
+            await asyncio.gather(*sites.values())
+            await hub
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                await asyncio.to_thread(get, port, "/else")
+        assert state["round"] == 5
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert float(values["dresfl_round"]) == 5
+        assert float(values["dresfl_answers_total"]) >= 5 * 5
+        assert float(values["dresfl_relayed_bytes_total"]) > 0
+
+    asyncio.run(run())
+
+
+def test_none_unless_asked_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        network = Network(Consortium(tmp_path))
+        hub = await network.start_hub()
+        events = Events()
+        assert network.hub is not None
+        with serve_metrics("", network.hub, events.log):
+            assert not events.lines
+        with pytest.raises(UsageError, match="cannot serve"), serve_metrics("nowhere", network.hub, events.log):
+            pass
+        hub.cancel()
+
+    asyncio.run(run())

@@ -1,0 +1,135 @@
+"""The files of real parties, and their rows."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dresfl.deploy import settings as config
+from dresfl.deploy.rows import read_npz, site_rows
+from dresfl.deploy.settings import Keys, ServerConfig, SiteConfig, SiteData
+from dresfl.errors import DataError, IdentityError, UsageError
+from dresfl.experiments.config import to_toml
+from dresfl.experiments.prepare import prepare
+from dresfl.experiments.trials.grpc_trial import Trial, write_sites, write_trial
+from dresfl.federation import Agreement
+from dresfl.model import Dense
+from dresfl.sealing import Roster
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "network-configuration.md"
+KINDS = (
+    config.AgreementFile,
+    config.AgreedModel,
+    config.AgreedFederation,
+    config.Keys,
+    config.Listening,
+    config.Test,
+    config.ServerConfig,
+    config.Connecting,
+    config.SiteData,
+    config.SiteConfig,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_key_is_documented(kind: type) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = [field.name for field in dataclasses.fields(kind)]
+    assert [name for name in names if f"`{name}`" not in text and f"[{name}]" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete set of files for nine sites."""
+    folder = tmp_path_factory.mktemp("trial") / "trial"
+    wanted = Trial("digits", clients=9)
+    write_trial(wanted, folder)
+    digest = Roster.load(folder / "roster.json").digest
+    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
+    write_sites(wanted.run_config(), keys, "", folder, 9, 7443)
+    return folder
+
+
+def test_the_files_of_a_trial(trial: Path) -> None:
+    """Paths are those of the file, keys are checked, and both sides come to the same agreement."""
+    server = config.load_party(ServerConfig, trial / "server" / "fed.toml")
+    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
+    assert Path(server.folder) == trial / "server" / "run"
+    assert Path(site.keys.roster) == trial / "roster.json"
+    ours, theirs = config.load_credentials(server.keys), config.load_credentials(site.keys)
+    assert theirs.roster.index_of(theirs.identity.member) == 4
+    agreement = config.load_agreement(server, ours.roster)
+    assert config.load_agreement(site, theirs.roster).digest == agreement.digest
+    assert "private" not in repr(ours).lower()
+
+
+def test_a_site_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
+    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
+    agreement = config.load_agreement(site, Roster.load(trial / "roster.json"))
+    everybody = prepare(Trial("digits", clients=9).run_config(), None).client_data()
+    ours = site_rows(site.data, agreement, 4)
+    assert all(torch.equal(one, other) for one, other in zip(ours, everybody[4], strict=True))
+
+
+def test_a_swapped_roster(trial: Path) -> None:
+    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
+    with pytest.raises(IdentityError, match="pinned"):
+        config.load_credentials(dataclasses.replace(site.keys, roster_sha256="0" * 64))
+
+
+def test_unknown_and_missing_keys(tmp_path: Path, trial: Path) -> None:
+    text = (trial / "site-4" / "site.toml").read_text()
+    (tmp_path / "site.toml").write_text("treads = 2\n" + text)
+    with pytest.raises(UsageError, match="treads") as raised:
+        config.load_party(SiteConfig, tmp_path / "site.toml")
+    assert "threads" in raised.value.hint
+    with pytest.raises(UsageError, match="either a file or a dataset"):
+        SiteData()
+    with pytest.raises(UsageError, match="list of integers"):
+        config.parse(config.AgreedModel, {"layers": [], "input_shape": 5})
+
+
+def test_toml_out_and_in(trial: Path) -> None:
+    server = config.load_party(ServerConfig, trial / "server" / "fed.toml")
+    (trial / "again.toml").write_text(to_toml(server))
+    assert config.load_party(ServerConfig, trial / "again.toml") == server
+
+
+# -- rows of one's own -----------------------------------------------------------------------------------------
+
+AGREEMENT = Agreement((Dense(3),), (4,), num_clients=3, rounds=1)
+
+
+def test_rows_of_an_archive(tmp_path: Path) -> None:
+    inputs, labels = np.linspace(0, 1, 20).reshape(5, 4), np.array([0, 1, 2, 1, 0])
+    np.savez(tmp_path / "rows.npz", inputs=inputs, labels=labels)
+    integers, targets = site_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+    assert integers.tolist() == np.round(16 * inputs.astype(np.float32)).astype(int).tolist()
+    assert targets.argmax(1).tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "reason"),
+    [
+        (np.full((2, 4), 1.5), [0, 1], "beyond the agreed input_bound"),
+        (np.zeros((2, 5)), [0, 1], "rows of 5 values"),
+        (np.zeros((2, 4)), [0, 3], "label of row 1"),
+        (np.zeros((2, 4)), [0.5, 1.0], "labels integers"),
+        (np.full((2, 4), np.nan), [0, 1], "NaN"),
+    ],
+)
+def test_rows_that_do_not_fit(tmp_path: Path, inputs: np.ndarray, labels: list[float], reason: str) -> None:
+    np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(labels))
+    with pytest.raises(DataError, match=reason):
+        site_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_bytes(b"not an archive")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    np.savez(tmp_path / "objects.npz", inputs=np.array([{}]), labels=np.array([0]))
+    for name in ("text.npz", "other.npz", "objects.npz", "absent.npz"):
+        with pytest.raises(DataError, match="cannot read"):
+            read_npz(tmp_path / name, 3)

@@ -1,0 +1,100 @@
+"""Real processes, killed by pid: the trial that `dresfl federate` runs."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from commands import Run
+from dresfl.errors import UsageError
+from dresfl.experiments.config import load_config
+from dresfl.experiments.training import train
+from dresfl.experiments.trials.grpc_trial import Party, Trial, federate, write_trial
+
+SMALL = """
+name = "small"
+rounds = 120
+evaluate_every = 20
+threads = 1
+[federation]
+batch_size = 16
+[model]
+layers = [{ kind = "dense", units = 8 }, { kind = "square" }, { kind = "dense", units = 10 }]
+[optimizer]
+method = "momentum"
+learning_rate = 0.03
+schedule = "cosine"
+"""
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> str:
+    (tmp_path / "small.toml").write_text(SMALL)
+    return str(tmp_path / "small.toml")
+
+
+def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str, dresfl: Run) -> None:
+    result = federate(Trial(preset, clients=6, kill=2, kill_server=True, limit=300), tmp_path / "trial")
+    settings = ["federation.num_clients=6", 'dropout.model="none"']
+    undisturbed = train(load_config(preset, settings), out=tmp_path / "undisturbed")
+    assert result["weights_sha256"] == undisturbed["weights_sha256"]
+    assert result["test_accuracy"] == undisturbed["test_accuracy"]
+    assert result["clients_agree"]
+    assert (result["killed"], result["restarted"], result["survivors"]) == (2, 1, 5)
+    assert result["skipped_rounds"] == 0
+    kept = [path for path in (tmp_path / "trial").rglob("*") if path.is_file() and "keys" not in path.parts]
+    secret = (tmp_path / "trial" / "site-0" / "keys" / "identity.json").read_bytes()
+    hidden = [value for value in json.loads(secret).values() if len(value) == 64]
+    assert hidden
+    assert not any(value.encode() in path.read_bytes() for value in hidden for path in kept)
+    _look_at_shares_and_forget_them(dresfl, tmp_path / "trial" / "site-0" / "site.toml")
+
+
+def _look_at_shares_and_forget_them(dresfl: Run, config: Path) -> None:
+    def shares(*arguments: str) -> list[dict[str, object]]:
+        outcome = dresfl("shares", "--config", str(config), "--json", *arguments)
+        assert outcome.returncode == 0, outcome.stderr
+        found: list[dict[str, object]] = json.loads(outcome.stdout)
+        return found
+
+    (sharing,) = shares()
+    assert sharing["client"] == 0
+    assert str(sharing["identity"]) in dresfl("shares", "--config", str(config)).stdout
+    unknown = dresfl("shares", "--config", str(config), "--forget", "0" * 32)
+    assert unknown.returncode == 1
+    assert str(sharing["identity"]) in unknown.stderr
+    assert shares("--forget", str(sharing["identity"])) == []
+
+
+def wait_for(party: Party, event: str) -> dict[str, object]:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and party.running:
+        for found in party.follow():
+            if found["event"] == event:
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"{party.name} did not say {event}: {party.events}")
+
+
+def test_a_refused_handshake_is_a_line_in_the_log(tmp_path: Path, preset: str) -> None:
+    server, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
+    server.start()
+    try:
+        port = int(str(wait_for(server, "listening")["port"]))
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64))
+            plain.recv(100)
+        refused = wait_for(server, "refused")
+        assert refused["where"] == "tls"
+        assert "plaintext" in str(refused["reason"])
+    finally:
+        server.kill()
+
+
+def test_a_trial_needs_an_empty_folder(tmp_path: Path, preset: str) -> None:
+    with pytest.raises(UsageError, match="not empty"):
+        federate(Trial(preset, clients=6), tmp_path)
+    with pytest.raises(UsageError, match="cannot be killed"):
+        federate(Trial(preset, clients=6, kill=7), tmp_path / "trial")

@@ -1,0 +1,463 @@
+"""Random faults from a seed: every run ends with the weights of an undisturbed one, or says why not; none hangs.
+
+Nine sites, each behind a proxy of its own, in one process over real gRPC and TLS. A schedule is a list of deeds, each
+due at a moment: when so many lines have been logged and rounds played, by whomever. What is drawn is decided by the
+seed alone; what it hits depends on the machine too. `make faults` runs 100 schedules, `make faults SCHEDULES=1000` more
+of them, `make faults SEED=17` that one.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import functools
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consortium import OPTIMIZER, Consortium
+from dresfl.errors import DresError
+from dresfl.files import load_tensors, save_tensors
+from dresfl.model import weights_sha256
+from dresfl.protocol import RoundRecord, Server, Session, Task, slices
+from dresfl.runtimes.grpc_runtime import Pace, Site, SiteSettings
+from dresfl.storage import ShareStore, data_digest
+
+from .federation import Events, Network
+from .proxy import Proxy, broken, dropped, flipped, garbage
+
+CLIENTS, NEEDED, ROUNDS = 9, 5, 30
+MOMENTS = 100  # about as many as an undisturbed run has
+SECONDS = 150.0  # for one schedule; an undisturbed run takes two
+SLOW = 15.0
+BYTES = 30_000  # about as many as pass between a site and the coordinator
+
+DEEDS = {  # how often each is drawn
+    "kill": 4,  # a site, as SIGKILL would; it comes back with its folder
+    "leave": 1,  # a site, for good, once there are enough without it
+    "damage": 1,  # a site is killed, and one of its shares is damaged
+    "lose": 1,  # a site is killed, and comes back without its folder
+    "kill coordinator": 3,  # it comes back with its folder
+    "cut": 3,  # connections of one site
+    "cut all": 1,
+    "cut later": 3,  # in the middle of a frame
+    "down": 2,  # no connection for a while
+    "silence": 1,  # half-open connections
+    "hold": 2,  # nothing passes for a while
+    "delay": 2,  # everything passes late for a while
+    "flip": 3,
+    "drop": 1,
+    "garbage": 1,
+}
+WAYS = ("up", "down")
+CHANGES = {"cut later": broken, "flip": flipped, "drop": dropped, "garbage": garbage}
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What happens at a moment, to whom, and for how long."""
+
+    moment: int
+    kind: str
+    client: int
+    seconds: float
+    way: str
+    after: int  # bytes
+    silent: bool  # a killed site's connections are left half open
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that a seed decides."""
+
+    seed: int
+    deeds: tuple[Deed, ...]
+    checkpoint_every: int
+    slice_bytes: int
+    pace: Pace
+
+    @classmethod
+    def draw(cls, seed: int) -> "Schedule":
+        generator = random.Random(seed)
+        deeds = [
+            Deed(
+                moment=generator.randrange(MOMENTS),
+                kind=generator.choices(list(DEEDS), list(DEEDS.values()))[0],
+                client=generator.randrange(CLIENTS),
+                seconds=generator.choice((0.0, 0.05, 0.3, 1.0, generator.choice((1.0, 8.0)))),
+                way=generator.choice(WAYS),
+                after=generator.choice((0, generator.randrange(3000), generator.randrange(BYTES))),
+                silent=generator.random() < 0.3,
+            )
+            for _ in range(generator.randint(*generator.choice(((3, 9), (3, 9), (12, 24)))))
+        ]
+        return cls(
+            seed,
+            tuple(sorted(deeds, key=lambda deed: deed.moment)),
+            generator.choice((1, 1, 3, 10)),
+            generator.choice((400, 2000, 2**20)),
+            Pace(generator.choice((0.0, 0.02)), generator.choice((0.5, 3.0))),
+        )
+
+
+class Told(Events):
+    """Events that count as moments."""
+
+    def __init__(self, moment: Callable[[], None]) -> None:
+        self._moment = moment
+        super().__init__()
+
+    def _take(self, line: str) -> None:
+        super()._take(line)
+        self._moment()
+
+
+class Stage(Network):
+    """The federation of a schedule: sites that can be killed, each behind its own proxy, and checkpoints on disk."""
+
+    def __init__(self, consortium: Consortium, schedule: Schedule) -> None:
+        super().__init__(consortium, keepalive=2.0, linger=4.0, pace=schedule.pace)
+        self.schedule = schedule
+        self.moments = 0
+        self._loop, self._moved = asyncio.get_running_loop(), asyncio.Event()
+        self.hub_events: Events = Told(self._moment)
+        self.site_events: list[Events] = [Told(self._moment) for _ in consortium.sites]
+        self.proxies: list[Proxy] = []
+        self.sites: dict[int, asyncio.Task[Task]] = {}
+        self.hub_task: asyncio.Task[Server] | None = None
+        self._hub_number = 0
+        self._servers: dict[int, Server] = {}
+        self.dead: set[int] = set()  # killed, and not back yet
+        self.gone: set[int] = set()  # for good
+        self.lost: set[int] = set()  # their folders
+        self.damaged: set[int] = set()
+        self.late: set[int] = set()  # killed when the end had been told: they may come back to nobody
+        self.done: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    # -- moments ---------------------------------------------------------------------------------------------
+
+    def _moment(self) -> None:
+        self._loop.call_soon_threadsafe(self._count)
+
+    def _count(self) -> None:
+        self.moments += 1
+        self._moved.set()
+
+    async def moment(self, number: int) -> None:
+        while self.moments < number:
+            self._moved.clear()
+            await self._moved.wait()
+
+    # -- the coordinator -------------------------------------------------------------------------------------
+
+    async def start_coordinator(self) -> None:
+        """A coordinator on a new port, with what the one before left on the disk."""
+        self._hub_number += 1
+        self.make_server = functools.partial(self._restored, self._hub_number)
+        self._watch = functools.partial(self._record, self._hub_number)  # type: ignore[method-assign]
+        self.port = 0
+        self.hub_task = await self.start_hub()
+        for proxy in self.proxies:
+            proxy.target = self.port
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.settings.folder / "checkpoint.safetensors"
+
+    def _restored(self, number: int, session: Session) -> Server:
+        server = self._servers[number] = Server(session, OPTIMIZER, self.consortium.rounds)
+        if self._checkpoint.exists():
+            server.restore(load_tensors(self._checkpoint)[0])
+        return server
+
+    def _record(self, number: int, record: RoundRecord, answers: int) -> None:
+        if number != self._hub_number:
+            return  # a dead one's thread
+        server = self._servers[number]
+        if server.round_number % self.schedule.checkpoint_every == 0 or server.done:
+            save_tensors(self._checkpoint, server.state(), {})
+        self._moment()
+
+    async def kill_coordinator(self, seconds: float) -> None:
+        hub, task = self.hub, self.hub_task
+        assert hub is not None
+        assert task is not None
+        if task.done():
+            return
+        self._hub_number += 1
+        self.hub_task = None
+        for proxy in self.proxies:
+            proxy.target = None
+            proxy.cut()
+        await ended(task)
+        hub._disk.shutdown(wait=True)
+        await asyncio.sleep(seconds)
+        await self.start_coordinator()
+
+    # -- sites -----------------------------------------------------------------------------------------------
+
+    def settings_of(self, index: int) -> SiteSettings:
+        return replace(self.site_settings(), server=f"127.0.0.1:{self.proxies[index].port}", keepalive=2.0)
+
+    async def _site(self, index: int, **changes: Any) -> Task:
+        """A site that, when its task is cancelled, leaves its folder as a killed process would."""
+        consortium, rows = self.consortium, self.consortium.rows[index]
+        credentials = consortium.credentials(consortium.sites[index])
+        store = ShareStore.open(consortium.folder / f"site-{index}", data_digest(*rows))
+        log = self.site_events[index].log
+        try:
+            return await Site(self.settings_of(index), consortium.agreement, credentials, store, rows, log).run()
+        except asyncio.CancelledError:
+            for table in store._tables.values():
+                table.close(flush=False)
+            raise
+        finally:
+            store.close()
+
+    async def kill(self, index: int, silent: bool) -> bool:
+        """Without a goodbye: its connections are broken, or lost, before it can say anything."""
+        task = self.sites[index]
+        if task.done() or index in self.dead:
+            return False
+        self.dead.add(index)
+        proxy = self.proxies[index]
+        proxy.silence() if silent else proxy.cut()
+        await ended(task)
+        if any(server.done for server in self._servers.values()):
+            self.late.add(index)
+        return True
+
+    @property
+    def all_shared(self) -> bool:
+        """Every site has been ready once: from here on, some may leave for good."""
+        return len({event["client"] for event in self.hub_events.of("ready")}) == CLIENTS
+
+    def spare(self, index: int) -> bool:
+        """Whether the run can do without this site, and without those it has lost already."""
+        return self.all_shared and len(self.gone | self.lost | self.damaged | {index}) <= CLIENTS - NEEDED
+
+    # -- deeds -----------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for deed in self.schedule.deeds:
+                await self.moment(deed.moment)
+                group.create_task(self.do(deed))
+
+    async def do(self, deed: Deed) -> None:
+        self.done[deed.kind] += 1
+        kind, proxy = deed.kind, self.proxies[deed.client]
+        if kind in ("kill", "leave", "damage", "lose"):
+            await self._strike(deed)
+        elif kind == "kill coordinator":
+            if self.hub_task is not None:
+                await self.kill_coordinator(deed.seconds)
+        elif kind == "cut":
+            proxy.cut()
+        elif kind == "cut all":
+            for each in self.proxies:
+                each.cut()
+        elif kind == "down":
+            proxy.down = True
+            proxy.cut()
+            await asyncio.sleep(deed.seconds)
+            proxy.down = False
+        elif kind == "silence":
+            proxy.silence()
+        elif kind == "hold":
+            proxy.hold()
+            await asyncio.sleep(deed.seconds)
+            proxy.release()
+        elif kind == "delay":
+            proxy.delay = 0.05
+            await asyncio.sleep(3 * deed.seconds)
+            proxy.delay = 0.0
+        else:
+            proxy.ways[deed.way].plan(deed.after, CHANGES[kind])
+
+    async def _strike(self, deed: Deed) -> None:
+        index, spare = deed.client, self.spare(deed.client)
+        if not await self.kill(index, deed.silent):
+            return
+        folder = self.consortium.folder / f"site-{index}"
+        if deed.kind == "leave" and spare:
+            self.gone.add(index)
+            return
+        if deed.kind == "lose" and spare:
+            self.lost.add(index)
+            shutil.rmtree(folder)
+        if deed.kind == "damage" and spare:
+            self.damaged.add(index)
+            rows = sorted(folder.glob(f"*/{(index + 1) % CLIENTS:05d}.rows"))
+            for path in rows:
+                path.write_bytes(flipped(path.read_bytes()))
+        await asyncio.sleep(deed.seconds)
+        self.sites[index] = self.start_site(index)
+        self.dead.discard(index)
+
+    async def run(self) -> Server:
+        """Until the coordinator has all rounds."""
+        self.proxies = [await Proxy(None).start() for _ in range(CLIENTS)]
+        playing: asyncio.Task[None] | None = None
+        try:
+            await self.start_coordinator()
+            self.sites = self.start_sites()
+            playing = asyncio.create_task(self.play())
+            while self.hub_task is None or not self.hub_task.done():
+                parts = {part for part in (self.hub_task, playing) if part is not None and not part.done()}
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)  # it may change
+                if playing.done():
+                    playing.result()
+            server = self.hub_task.result()
+            await ended(playing)
+            await self._told()
+            return server
+        finally:
+            if playing is not None:
+                await ended(playing)
+            for part in (self.hub_task, *self.sites.values()):
+                if part is not None:
+                    await ended(part)
+            for proxy in self.proxies:
+                await proxy.stop()
+
+    async def _told(self) -> None:
+        """Every site that the coordinator says it has told must end by itself."""
+        untold = {index for event in self.hub_events.of("ended without") for index in event["clients"]}
+        waiting = [task for index, task in self.sites.items() if index not in untold | self.gone | self.late]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=20)
+            names = [index for index, task in self.sites.items() if task in late]
+            assert not names, f"sites {names} were told of the end, but did not hear of it"
+
+
+async def ended(task: "asyncio.Task[Any]") -> None:
+    """Cancel, and wait for the end; what it was is kept in the task."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=30)
+    assert task.done(), "a task that was cancelled went on"
+
+
+@dataclass
+class Outcome:
+    """How a schedule ended."""
+
+    weights: str = ""
+    finals: dict[int, str] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict)  # by site; -1: the coordinator
+
+
+def play(consortium: Consortium, schedule: Schedule) -> tuple[Outcome, Stage]:
+    stages: list[Stage] = []
+
+    async def run() -> Outcome:
+        stage = Stage(consortium, schedule)
+        stages.append(stage)
+        outcome = Outcome()
+        try:
+            async with asyncio.timeout(SECONDS):
+                outcome.weights = weights_sha256((await stage.run()).weights)
+        except DresError as error:
+            outcome.refusals[-1] = str(error)
+        for index, task in stage.sites.items():
+            if task.cancelled():
+                continue
+            error = task.exception()
+            if error is None:
+                outcome.finals[index] = weights_sha256(task.result().weights)
+            elif isinstance(error, DresError):
+                outcome.refusals[index] = str(error)
+            else:
+                raise AssertionError(f"site {index} failed") from error
+        return outcome
+
+    try:
+        return asyncio.run(run()), stages[0]
+    except BaseException:
+        if stages:
+            report(stages[0])
+        raise
+
+
+def report(stage: Stage) -> None:
+    """What pytest shows of a schedule that failed."""
+    print(f"seed {stage.schedule.seed}, at moment {stage.moments}, {stage.done}")
+    print(*stage.schedule.deeds, sep="\n")
+    lines = [(line["time"], "coordinator", line) for line in stage.hub_events.lines]
+    for index, events in enumerate(stage.site_events):
+        lines += [(line["time"], f"site {index}", line) for line in events.lines]
+    for when, who, line in sorted(lines, key=lambda entry: entry[0]):
+        print(when[14:23], who, {key: value for key, value in line.items() if key != "time"})
+
+
+@contextlib.contextmanager
+def not_for_ever(seed: int, seconds: float = SECONDS) -> Iterator[None]:
+    """If even the event loop hangs, say where, and end the process."""
+    print(f"schedule {seed}", file=sys.stderr)
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@functools.cache
+def expected() -> str:
+    return Consortium(Path(), clients=CLIENTS, rounds=ROUNDS).expected()
+
+
+def seeds() -> list[int]:
+    if os.environ.get("SEED"):
+        return [int(os.environ["SEED"])]
+    return list(range(int(os.environ.get("SCHEDULES") or 6)))
+
+
+def note(outcome: Outcome, stage: Stage) -> None:
+    """One line for each schedule in the file that FAULTS_LOG names; the events of slow ones beside it."""
+    name, seed = os.environ.get("FAULTS_LOG"), stage.schedule.seed
+    if not name:
+        return
+    line = {
+        "seed": seed,
+        "same": outcome.weights == expected(),
+        "told": len(outcome.finals),
+        "refused": outcome.refusals,
+        "seconds": round(stage.seconds, 1),
+        "deeds": stage.done,
+        "unused": sum(len(way.plans) for proxy in stage.proxies for way in proxy.ways.values()),
+    }
+    with open(name, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    if stage.seconds > SLOW:
+        with open(f"{name}.{seed}", "w") as file, contextlib.redirect_stdout(file):
+            report(stage)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_schedule(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = Schedule.draw(seed)
+    monkeypatch.setattr(slices, "SLICE_BYTES", schedule.slice_bytes)
+    with not_for_ever(seed):
+        outcome, stage = play(Consortium(tmp_path, clients=CLIENTS, rounds=ROUNDS), schedule)
+    note(outcome, stage)
+    try:
+        assert outcome.weights == expected()
+        assert set(outcome.finals.values()) <= {outcome.weights}
+        assert set(outcome.refusals) <= stage.lost  # nobody else has a reason
+    except AssertionError:
+        report(stage)
+        raise

@@ -1,0 +1,48 @@
+"""A client written from SPEC.md alone takes part with those of the package, and every round needs its answer."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+
+from consortium import Consortium
+from dresfl.model import weights_sha256
+from dresfl.runtimes.grpc_runtime import Credentials
+from reference.second_client import SecondClient
+
+from .federation import Network
+
+
+@pytest.mark.parametrize(("shards", "clients"), [(1, 5), (2, 9)])
+def test_a_client_from_the_page_alone(tmp_path: Path, shards: int, clients: int) -> None:
+    consortium = Consortium(tmp_path, clients=clients, rounds=6)
+    consortium.agreement = replace(consortium.agreement, num_shards=shards)
+    consortium.roster.save(tmp_path / "roster.json")
+    place = 2
+    consortium.sites[place].save(tmp_path / "keys")
+    own: Credentials = consortium.credentials(consortium.sites[place])
+    rows = torch.cat(consortium.rows[place], 1).tolist()
+    second = SecondClient(
+        tmp_path / "roster.json", tmp_path / "keys" / "identity.json", consortium.agreement.encode().decode(), rows
+    )
+
+    async def run() -> list[int]:
+        network = Network(consortium)
+        hub = await network.start_hub()
+        sites = network.start_sites(but=(place,))
+        credentials = grpc.ssl_channel_credentials(own.authority, own.identity.tls_key_pem(), own.certificate)
+        async with asyncio.timeout(120):
+            final = await second.run(f"127.0.0.1:{network.port}", credentials)
+            await asyncio.gather(*sites.values())
+            server = await hub
+        assert network.hub_events.of("refused") == []
+        assert weights_sha256(server.weights) == consortium.expected()
+        assert server.weights.tolist() == final
+        return final
+
+    asyncio.run(run())
+    assert second.index == place
+    assert second.answered == consortium.rounds

@@ -1,0 +1,663 @@
+"""A client's folder: shares come back as they were, damage is named and mended, strangers are refused."""
+
+import errno
+import fcntl
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dresfl.errors import DresError, MessageError, StoreError
+from dresfl.field import choose_moduli
+from dresfl.protocol import Client, Share, Task, num_slices, slice_range, slice_rows
+from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.answered_rounds import _CHUNK
+from dresfl.storage.records import write_record
+from five_clients import AGREEMENT, NONCE, ROWS, all_slices, dealers, fetch, rows_of, session_of
+
+INDEX = 2
+
+
+def open_store(folder, change=0, roster=""):
+    return ShareStore.open(folder, data_digest(*rows_of(INDEX, change)), roster)
+
+
+def opened(store, session, verify="all"):
+    """A client over the store, and its table."""
+    table = store.table(session, INDEX, verify)
+    rows = rows_of(INDEX)
+    return Client(session, INDEX, store.secret(session), *rows, table, store.answered(session)), table
+
+
+def filled(folder, session=None):
+    """Fill a store and close it; return the answers that its client gave to rounds 0 and 1."""
+    session = session or session_of()
+    with open_store(folder) as store:
+        client, table = opened(store, session)
+        assert fetch(session, dealers(session, store.secret(session), INDEX), client, table) == all_slices(session)
+        return answers(client)
+
+
+def weights():
+    return AGREEMENT.network.initial_weights(session_of().stream)
+
+
+def answers(client):
+    return [client.answer(Task(number, weights())).residues for number in range(2)]
+
+
+def same(left, right):
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+# -- slices ----------------------------------------------------------------------------------------------------
+
+
+def test_slices_are_whole_rows_and_cover_every_dealer_once():
+    session = session_of()
+    assert slice_rows(session) == 3
+    for dealer, rows in enumerate(ROWS):
+        ranges = [slice_range(session, dealer, n) for n in range(num_slices(session, dealer))]
+        assert [row for part in ranges for row in part] == list(range(rows))
+        assert all(len(part) == 3 for part in ranges[:-1])
+        for wrong in (-1, len(ranges)):
+            with pytest.raises(MessageError, match="no slice"):
+                slice_range(session, dealer, wrong)
+
+
+def test_a_row_larger_than_a_slice_is_a_slice(monkeypatch):
+    monkeypatch.setattr("dresfl.protocol.slices.SLICE_BYTES", 1)
+    session = session_of()
+    assert [num_slices(session, d) for d in range(5)] == list(ROWS)
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------
+
+
+def test_a_store_answers_as_memory_does_before_and_after_a_restart(tmp_path):
+    session = session_of()
+    first = filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        in_memory = dealers(session, store.secret(session), INDEX)
+        for dealer in in_memory:
+            in_memory[INDEX].receive(dealer.deal(INDEX))
+        client, table = opened(store, session)
+        assert table.complete
+        assert client.ready
+        assert not table.damage
+        assert same(answers(client), first)
+        assert same(answers(in_memory[INDEX]), first)
+
+
+@pytest.mark.parametrize("limit", [256, 2**16, 2**24])
+def test_gathered_rows_are_the_dealt_ones_for_one_two_and_three_bytes(tmp_path, limit, monkeypatch):
+    session = session_of()
+    session = replace(session, moduli=choose_moduli(session.needed_bits, more_than=8, limit=limit))
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        clients = dealers(session, store.secret(session), INDEX)
+        fetch(session, clients, client, table)
+        whole = [dealer.deal(INDEX).residues for dealer in clients]
+        picked = torch.tensor([0, 4, 3, 3, 1, 0]), torch.tensor([6, 0, 7, 7, 2, 0])
+        wanted = torch.stack([whole[d][:, r] for d, r in zip(*map(torch.Tensor.tolist, picked), strict=True)], 1)
+        assert torch.equal(table.rows(*picked), wanted)
+
+
+def test_a_second_run_on_the_same_rows_needs_no_sharing(tmp_path):
+    filled(tmp_path / "s", session_of(b"first"))
+    later = replace(AGREEMENT, rounds=9, seed=77, batch_size=4)
+    with open_store(tmp_path / "s") as store:
+        (held,) = store.held(later, INDEX)
+        assert (held.nonce, held.client_rows, held.index) == (NONCE, ROWS, INDEX)
+        session = session_of(b"second", held.nonce, later)
+        assert session.sharing_id == held.sharing_id
+        client, _ = opened(store, session)
+        assert client.ready
+        # another run: the same round may have other weights
+        client.answer(Task(0, weights() + 1))
+
+
+def test_held_offers_only_what_fits(tmp_path):
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        assert store.held(AGREEMENT, INDEX)
+        assert not store.held(AGREEMENT, 1)
+        assert not store.held(replace(AGREEMENT, input_bits=2), INDEX)
+        assert not store.held(replace(AGREEMENT, num_clients=6), INDEX)
+    with open_store(tmp_path / "s", change=1) as store:
+        assert not store.held(AGREEMENT, INDEX)
+
+
+def test_sharings_live_side_by_side_until_forgotten(tmp_path):
+    old, new = session_of(), session_of(nonce=b"m" * 32)
+    filled(tmp_path / "s", old)
+    filled(tmp_path / "s", new)
+    with open_store(tmp_path / "s") as store:
+        assert {held.nonce for held in store.held(AGREEMENT, INDEX)} == {old.nonce, new.nonce}
+        _, old_table = opened(store, old)
+        assert old_table.complete
+        client, _ = opened(store, new)
+        shown = {sharing.identity: sharing for sharing in store.sharings()}
+        assert set(shown) == {old.sharing_id.hex(), new.sharing_id.hex()}
+        assert shown[old.sharing_id.hex()].client == INDEX
+        assert shown[old.sharing_id.hex()].rows == sum(old.client_rows)
+        assert shown[old.sharing_id.hex()].bytes > 0
+        store.forget(old.sharing_id.hex())
+        assert [sharing.identity for sharing in store.sharings()] == [new.sharing_id.hex()]
+        assert client.ready
+        assert [held.nonce for held in store.held(AGREEMENT, INDEX)] == [new.nonce]
+        assert not opened(store, old)[1].complete
+
+
+def test_answered_rounds_outlive_forgotten_shares(tmp_path):
+    """Else a coordinator could have a round answered twice, with other weights."""
+    session, rounds = session_of(), weights()
+    filled(tmp_path / "s", session)
+    with open_store(tmp_path / "s") as store:
+        opened(store, session)[0].answer(Task(0, rounds))
+        store.forget(session.sharing_id.hex())
+    filled(tmp_path / "s", session)
+    with open_store(tmp_path / "s") as store, pytest.raises(MessageError, match="other weights"):
+        opened(store, session)[0].answer(Task(0, rounds + 1))
+
+
+@pytest.mark.parametrize("name", ["0" * 32, "", "..", "/"])
+def test_only_a_sharing_is_forgotten(tmp_path, name):
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        with pytest.raises(StoreError, match="has no shares of"):
+            store.forget(name)
+        assert len(store.sharings()) == 1
+
+
+def test_one_table_and_one_log_for_a_sharing_and_a_session(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        assert store.table(session_of(b"1"), INDEX) is store.table(session_of(b"2"), INDEX)
+        assert store.answered(session_of(b"1")) is store.answered(session_of(b"1"))
+        assert store.answered(session_of(b"1")) is not store.answered(session_of(b"2"))
+    with pytest.raises(StoreError, match="closed"):
+        store.table(session_of(), INDEX)
+
+
+def test_parts_of_slices_are_refused_and_whole_ones_taken_once(tmp_path):
+    session = session_of()
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        dealer = dealers(session)[3]
+        for first, count in ((0, 2), (1, 3), (3, 4), (6, 1)):
+            with pytest.raises(MessageError, match="not whole slices"):
+                client.receive(dealer.deal(INDEX, first, count))
+        client.receive(dealer.deal(INDEX, 3, 5))  # the second slice and the short last one
+        assert table.missing(3) == [range(0, 3)]
+        assert table.missing_slices(3) == [0]
+        share = dealer.deal(INDEX, 3, 3)
+        client.receive(share)  # again: nothing happens
+        with pytest.raises(MessageError, match="dealer 3 sent other residues"):
+            client.receive(Share(3, INDEX, 3, share.residues + 1))
+        client.receive(dealer.deal(INDEX, 0, 3))
+        assert table.missing(3) == []
+        assert not client.ready
+        assert "missing=19 rows" in repr(client)
+
+
+def test_missing_rows_come_as_ranges(tmp_path):
+    session = session_of()
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        client.receive(dealers(session)[0].deal(INDEX, 3, 3))
+        assert table.missing(0) == [range(0, 3), range(6, 7)]
+        assert table.missing(3) == [range(8)]
+
+
+# -- the secret ------------------------------------------------------------------------------------------------
+
+
+def deal_bytes(store, session, change=0):
+    client = Client(session, INDEX, store.secret(session), *rows_of(INDEX, change))
+    return client.deal(0).encode(session)
+
+
+def test_a_client_that_lost_its_shares_deals_what_it_dealt(tmp_path):
+    session = session_of()
+    with open_store(tmp_path / "s") as store:
+        tag, dealt = store.tag, deal_bytes(store, session)
+        contribution = store.contribution()
+        assert store.contribution() != contribution
+    secret = (tmp_path / "s" / "secret").read_bytes()
+    fresh = tmp_path / "fresh"
+    fresh.mkdir(mode=0o700)
+    (fresh / "secret").write_bytes(secret)
+    (fresh / "secret").chmod(0o600)
+    with open_store(fresh) as store:
+        assert store.tag == tag
+        assert store.owns(contribution)
+        assert deal_bytes(store, session) == dealt
+
+
+def test_other_rows_roster_sharing_or_secret_never_repeat_a_mask(tmp_path):
+    session, other = session_of(), session_of(nonce=b"m" * 32)
+    with open_store(tmp_path / "s") as store:
+        tag = store.tag
+        seeds = [store.secret(session), store.secret(other)]
+        contribution = store.contribution()
+    with open_store(tmp_path / "s", change=1) as store:
+        seeds.append(store.secret(session))
+        assert store.tag != tag
+        assert not store.owns(contribution)
+    with open_store(tmp_path / "s", roster="ab") as store:  # it may number the clients otherwise
+        seeds.append(store.secret(session))
+        assert store.tag != tag
+        assert not store.owns(contribution)
+        assert store.held(AGREEMENT, INDEX) == []
+    with open_store(tmp_path / "t") as store:
+        seeds.append(store.secret(session))
+        assert not store.owns(contribution)
+        assert not store.owns(b"")
+    keys = {tuple(seed.mask_key(b"x" * 16).tolist()) for seed in seeds}
+    assert len(keys) == 5
+    # the same sharing again, whatever the run
+    with open_store(tmp_path / "s") as store:
+        again = store.secret(session_of(b"another run"))
+    assert torch.equal(again.mask_key(b"x"), seeds[0].mask_key(b"x"))
+
+
+def test_changed_rows_and_another_number_are_refused_in_an_old_sharing(tmp_path):
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s", change=1) as store, pytest.raises(StoreError, match="rows have changed") as caught:
+        store.table(session_of(), INDEX)
+    assert "share again" in caught.value.hint
+    with open_store(tmp_path / "s") as store, pytest.raises(StoreError, match="dealt to client 2"):
+        store.table(session_of(), 1)
+
+
+def test_a_lost_secret_is_said_and_makes_the_old_sharing_useless(tmp_path, caplog):
+    filled(tmp_path / "s")
+    (tmp_path / "s" / "secret").unlink()
+    with open_store(tmp_path / "s") as store:
+        assert "secret is missing" in caplog.text
+        assert not store.held(AGREEMENT, INDEX)
+
+
+def test_a_dealer_whose_secret_changed_is_caught_when_it_deals_again(tmp_path):
+    session = session_of()
+    filled(tmp_path / "s")
+    path = tmp_path / "s" / session.sharing_id.hex() / "00003.rows"
+    damage(path, 5)
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        impostor = Client(session, 3, store.secret(session), *rows_of(3))  # the right rows, another seed
+        with pytest.raises(MessageError, match="dealer 3 sent other residues"):
+            client.receive(impostor.deal(INDEX, 0, 3))
+        assert fetch(session, dealers(session), client, table) == [(3, 0)]
+
+
+def test_nothing_of_it_is_shown_or_pickled(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        table = store.table(session_of(), INDEX)
+        secret = (tmp_path / "s" / "secret").read_bytes()[16:48]
+        for holder in (store, table):
+            assert secret.hex() not in repr(holder)
+            assert "tensor" not in repr(holder)
+            with pytest.raises(TypeError, match="not pickled"):
+                pickle.dumps(holder)
+
+
+def test_the_digest_of_rows_knows_shapes_and_values_and_not_types():
+    inputs, targets = rows_of(INDEX)
+    digest = data_digest(inputs, targets)
+    assert data_digest(inputs.to(torch.int64), targets.to(torch.int8)) == digest
+    assert (
+        len(
+            {
+                digest,
+                data_digest(inputs + 1, targets),
+                data_digest(inputs, targets + 1),
+                data_digest(inputs.T, targets),
+                data_digest(targets, inputs),
+            }
+        )
+        == 5
+    )
+
+
+# -- damage ----------------------------------------------------------------------------------------------------
+
+
+def damage(path, place, flip=1):
+    with open(path, "r+b") as file:
+        file.seek(place)
+        was = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([was ^ flip]))
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
+    """One changed byte anywhere: named; what is missing is exactly the part it lies in; then all is as it was."""
+    session, folder = session_of(), tmp_path / "s"
+    first = filled(folder)
+    sharing = folder / session.sharing_id.hex()
+    row = len(session.field.moduli) * 5 * session.field.residue_bytes
+    names = {path.relative_to(folder).suffix or path.name for path in files(folder)}
+    assert names == {".json", ".rows", ".answered", "secret"}
+    for path in files(folder):
+        size = path.stat().st_size
+        step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else max(1, size // 9)
+        for place in {*range(0, min(size, 600), min(step, 67)), *range(0, size, max(997, step)), size - 1}:
+            damage(path, place)
+            caplog.clear()
+            if path.parent == folder:
+                with pytest.raises(StoreError, match=rf"{path.name} is damaged") as caught:
+                    open_store(folder)
+                assert caught.value.hint
+                damage(path, place)
+                continue
+            with open_store(folder) as store:
+                if path.suffix == ".answered":
+                    with pytest.raises(StoreError, match=rf"{path.name} is damaged"):
+                        store.answered(session)
+                    damage(path, place)
+                    continue
+                client, table = opened(store, session)
+                assert f"{path} is damaged" in caplog.text
+                if path.name == "sharing.json":
+                    assert table.complete
+                    continue  # and it was written again
+                dealer = int(path.stem)
+                lost = [n for d, n in all_slices(session) if d == dealer]
+                if path.suffix == ".rows":
+                    lost = [place // (3 * row)]
+                    assert f"slice {lost[0]} (rows {3 * lost[0]} to " in caplog.text
+                    assert table.damage
+                clients = dealers(session, store.secret(session), INDEX)
+                assert fetch(session, clients, client, table) == [(dealer, n) for n in lost]
+                assert same(answers(client), first)
+    caplog.clear()
+    with open_store(folder) as store:
+        assert opened(store, session)[1].complete
+    assert not caplog.text
+    assert len(files(sharing)) == 2 * len(ROWS) + 2
+
+
+@pytest.mark.parametrize("change", ["shorter", "empty", "longer", "gone"])
+def test_a_file_of_another_length_is_mended(tmp_path, change, caplog):
+    session, folder = session_of(), tmp_path / "s"
+    first = filled(folder)
+    path = folder / session.sharing_id.hex() / "00003.rows"
+    size = path.stat().st_size
+    if change == "gone":
+        path.unlink()
+    else:
+        os.truncate(path, {"shorter": size - 1, "empty": 0, "longer": size + 9}[change])
+    with open_store(folder) as store:
+        client, table = opened(store, session)
+        assert str(path) in caplog.text
+        lost = fetch(session, dealers(session, store.secret(session), INDEX), client, table)
+        assert lost == {"shorter": [(3, 2)], "longer": []}.get(change, [(3, 0), (3, 1), (3, 2)])
+        assert path.stat().st_size == size
+        assert same(answers(client), first)
+
+
+def test_files_of_another_dealer_are_not_believed(tmp_path, caplog):
+    session, folder = session_of(), tmp_path / "s"
+    filled(folder)
+    sharing = folder / session.sharing_id.hex()
+    (sharing / "00004.json").write_bytes((sharing / "00002.json").read_bytes())
+    with open_store(folder) as store:
+        assert opened(store, session)[1].missing_slices(4) == [0, 1]
+    assert "00004.json belongs to another sharing" in caplog.text
+
+
+def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch, caplog):
+    session = session_of()
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
+
+        def failing(*arguments):
+            raise OSError(errno.EIO, "Input/output error")
+
+        patched.setattr(os, "pread", failing)
+        assert len(store.table(session, INDEX).missing_slices(0)) == 3
+    assert "unreadable (Input/output error) in slice 0" in caplog.text
+
+
+def test_a_slice_can_be_read_before_its_first_use_instead(tmp_path, caplog):
+    session, folder = session_of(), tmp_path / "s"
+    first = filled(folder)
+    sharing = folder / session.sharing_id.hex()
+    for dealer in range(len(ROWS)):
+        damage(sharing / f"{dealer:05d}.rows", 0)
+    with open_store(folder) as store:
+        client, table = opened(store, session, "used")
+        assert client.ready
+        assert not caplog.text
+        clients = dealers(session, store.secret(session), INDEX)
+        refetched = []
+        for number in range(12):
+            try:
+                client.answer(Task(number, weights()))
+            except StoreError as error:
+                assert "fetched again" in str(error)  # noqa: PT017
+                refetched += fetch(session, clients, client, table)
+                client.answer(Task(number, weights()))
+        assert sorted(refetched) == [(dealer, 0) for dealer in range(len(ROWS))]
+        assert same(answers(client), first)
+
+
+# -- the folder ------------------------------------------------------------------------------------------------
+
+
+def test_modes(tmp_path):
+    filled(tmp_path / "a" / "s")
+    for path in [tmp_path / "a" / "s", *(tmp_path / "a" / "s").rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_an_empty_folder_is_taken_and_closed_to_others(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    folder.chmod(0o755)
+    open_store(folder).close()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["", "secret", "store.json"])
+def test_what_others_may_enter_is_refused(tmp_path, name):
+    filled(tmp_path / "s")
+    path = tmp_path / "s" / name
+    path.chmod(0o750)
+    with pytest.raises(StoreError, match="lets other users at it") as caught:
+        open_store(tmp_path / "s")
+    assert str(path) in caught.value.hint
+
+
+def test_a_foreign_folder_is_refused_and_left_alone(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    (folder / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreError, match=r"holds other files \(thesis.tex\)") as caught:
+        open_store(folder)
+    assert caught.value.hint
+    assert os.listdir(folder) == ["thesis.tex"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "s").write_text("x")
+    with pytest.raises(StoreError, match="cannot open"):
+        open_store(tmp_path / "s")
+    with pytest.raises(StoreError, match="cannot open"):
+        open_store(tmp_path / "s" / "below")
+
+
+def test_a_store_of_another_version_is_refused(tmp_path):
+    open_store(tmp_path / "s").close()
+    write_record(tmp_path / "s" / "store.json", {"format": "dresfl store 99"})
+    with pytest.raises(StoreError, match="dresfl store 1"):
+        open_store(tmp_path / "s")
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from dresfl.storage import ShareStore\n"
+        "store = ShareStore.open(Path(sys.argv[1]), bytes(32)); print('open', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match=rf"in use by another process \(pid {other.pid}\)") as caught:
+            open_store(tmp_path / "s")
+        assert caught.value.hint
+    finally:
+        other.kill()
+        other.communicate()
+    open_store(tmp_path / "s").close()  # the lock went with its holder
+
+
+def test_a_refused_store_gives_its_lock_back(tmp_path):
+    filled(tmp_path / "s")
+    damage(tmp_path / "s" / "secret", 20)
+    with pytest.raises(StoreError, match="secret is damaged"):
+        open_store(tmp_path / "s")
+    with open(tmp_path / "s" / "lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# -- a full disk -----------------------------------------------------------------------------------------------
+
+
+def full(*arguments, **more):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_stays_taken(tmp_path, monkeypatch):
+    session = session_of()
+    real, calls = os.posix_fallocate, iter(range(99))
+    with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", lambda *a: full() if next(calls) == 3 else real(*a))
+        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*00003.rows: No space left") as caught:
+            store.table(session, INDEX)
+        assert "free some space" in caught.value.hint
+        assert not list((tmp_path / "s" / session.sharing_id.hex()).glob("*.rows"))
+    filled(tmp_path / "s")
+
+
+@pytest.mark.parametrize("where", ["pwrite", "fsync", "replace", "fdatasync"])
+def test_a_disk_that_fills_is_an_error_and_then_goes_on(tmp_path, monkeypatch, where):
+    session = session_of()
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        clients = dealers(session, store.secret(session), INDEX)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, where, full)
+            try:
+                fetch(session, clients, client, table)
+                client.answer(Task(0, weights()))
+            except DresError as error:
+                assert isinstance(error, StoreError)  # noqa: PT017
+                assert "No space left" in str(error)  # noqa: PT017
+                assert "free some space" in error.hint  # noqa: PT017
+            else:
+                pytest.fail("nothing was written")
+        fetch(session, clients, client, table)
+        first = answers(client)
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        assert table.complete
+        assert same(answers(client), first)
+
+
+# -- answered rounds -------------------------------------------------------------------------------------------
+
+
+def claims(folder, *wanted, session=None):
+    with open_store(folder) as store:
+        log = store.answered(session or session_of())
+        return [log.claim(number, bytes([mark]) * 32) for number, mark in wanted]
+
+
+def test_a_round_is_answered_for_one_set_of_weights_restarts_included(tmp_path):
+    filled(tmp_path / "s")
+    for _ in range(2):
+        with open_store(tmp_path / "s") as store:
+            client, _ = opened(store, session_of())
+            answers(client)
+            with pytest.raises(MessageError, match="round 1 was answered for other weights"):
+                client.answer(Task(1, weights() + 1))
+            assert store.answered(session_of()).last_round == 1
+
+
+def test_many_rounds_in_any_order_are_remembered_by_session(tmp_path):
+    folder = tmp_path / "s"
+    with open_store(folder) as store:
+        log = store.answered(session_of())
+        assert log.last_round is None
+        for number in range(2100):
+            assert log.claim((number * 7919) % 2100 + (2**32 - 2100), bytes([number % 256]) * 32)
+    assert (
+        folder / session_of().sharing_id.hex() / f"{session_of().session_id.hex()}.answered"
+    ).stat().st_size == 3 * _CHUNK
+    with open_store(folder) as store:
+        log = store.answered(session_of())
+        assert log.last_round == 2**32 - 1
+        for number in range(2100):
+            place = (number * 7919) % 2100 + (2**32 - 2100)
+            assert log.claim(place, bytes([number % 256]) * 32)
+            assert not log.claim(place, bytes([(number + 1) % 256]) * 32)
+        assert store.answered(session_of(b"another run")).last_round is None
+
+
+def log_path(folder):
+    return folder / session_of().sharing_id.hex() / f"{session_of().session_id.hex()}.answered"
+
+
+@pytest.mark.parametrize("records", [0, 1, 1023, 1024, 1025])
+def test_an_unfinished_chunk_is_made_again_and_anything_else_refused(tmp_path, records):
+    folder = tmp_path / "s"
+    claims(folder, *((number, 1) for number in range(records)))
+    path, size = log_path(folder), records * 64
+    data = path.read_bytes()[:size]
+    tails = [b"", b"\xff" * 99, bytes(4096), b"\xff" * 4096 + bytes(60000), b"\xff" * _CHUNK]
+    for tail in tails:
+        path.write_bytes(data + tail)
+        if records % 1024:
+            with pytest.raises(StoreError, match=f"damaged after {records} records"):
+                claims(folder, (5, 1))
+        else:
+            assert claims(folder, *((number, 1) for number in range(records))) == [True] * records
+            assert claims(folder, (9999, 7), (9999, 8)) == [True, False]
+    if records > 1:
+        path.write_bytes(data[64:] + b"\xff" * 64)  # a record cut out of the middle
+        with pytest.raises(StoreError, match="damaged after 0 records"):
+            claims(folder, (5, 1))
+
+
+def test_a_log_of_another_session_is_damage(tmp_path):
+    folder = tmp_path / "s"
+    claims(folder, (0, 1))
+    other = session_of(b"another run")
+    log_path(folder).rename(log_path(folder).with_name(f"{other.session_id.hex()}.answered"))
+    with pytest.raises(StoreError, match="damaged after 0 records"):
+        claims(folder, (0, 1), session=other)
+
+
+def test_a_record_is_on_the_disk_before_the_answer_exists(tmp_path, monkeypatch):
+    session = session_of()
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        events = []
+        real_sync, real_rows = os.fdatasync, table.rows
+        monkeypatch.setattr(os, "fdatasync", lambda number: (events.append("sync"), real_sync(number))[1])
+        monkeypatch.setattr(table, "rows", lambda *a: (events.append("compute"), real_rows(*a))[1])
+        client.answer(Task(7, weights()))
+        assert events == ["sync", "compute"]

@@ -17,7 +17,7 @@ from dresfl.model import Layer, Network
 from dresfl.protocol import Session, most_client_rows
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 1"
+FORMAT = "dresfl agreement 2"
 
 
 @final
@@ -87,7 +87,7 @@ class Agreement:
         """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
         return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
 
-    def check_rows(self, rows: int) -> None:
+    def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, whatever rows the others have."""
         most = most_client_rows(self.num_clients, self.batch_size)
         if rows > most:

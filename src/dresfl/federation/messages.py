@@ -1,0 +1,414 @@
+"""The messages between the coordinator and a client, byte by byte. Integers are little-endian and unsigned.
+
+    kind u8 | body, where the body is, by kind
+
+    From a client
+     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | agreement, JSON
+     2 Holding   dealer u16 | a bit for each slice, low first      one for each dealer: what is on this client's disk
+     3 Ready     sharing 16                                        this client holds every share
+     4 Slice     receiver u16 | slice u32 | sealed bytes           a slice that was asked for
+     5 Ack       dealer u16 | slice u32                            this slice is on this client's disk
+     6 Reject    dealer u16 | slice u32 | text                     this slice did not open
+     7 Answered  round u32 | an Answer                             the value of an opening at this client's point
+     8 Informed  rounds u32                                        this client has kept the final weights
+
+    From the coordinator
+    16 Wait      text                                              what the coordinator waits for
+    17 Begin     signature 64 | terms                              what makes a session of the agreement
+    18 Request   receiver u16 | slice u32                          deal this slice for that receiver
+    19 Relayed   dealer u16 | slice u32 | sealed bytes             a slice that another client dealt
+    20 Weights   a Task                                            the round's weights
+    21 Delta     round u32 | base round u32 | width u8 (1, 2, 4) | sha256 32 | zlib of P signed differences
+    22 Done      a Task                                            the final weights; its round is the number of rounds
+
+Shares, Tasks and Answers are the protocol's own (`dresfl.protocol`). A message of another kind, length or version than
+may come is refused with MessageError before anything of it is used.
+"""
+
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, final
+
+from dresfl.errors import MessageError
+
+from .terms import Introduction, Terms
+
+VERSION = 2
+TEXT_BYTES = 1000  # the longest text in a message
+AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
+HOLDING_BYTES = 2**16  # 524,288 slices of one dealer: half a terabyte
+HEAD_BYTES = 64  # no message has more before its payload
+
+_HELLO = struct.Struct("<BI32s32s16s")
+_SIGNATURE = struct.Struct("<64s")
+_SHARING = struct.Struct("<16s")
+_ROUND = struct.Struct("<I")
+_DELTA = struct.Struct("<IIB32s")
+_PEER = struct.Struct("<H")
+_PLACE = struct.Struct("<HI")
+
+
+def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], bytes]:
+    """The fixed fields at the start of a body, and what follows them."""
+    if len(body) < form.size:
+        raise MessageError(f"a {name} message of {len(body)} bytes is too short")
+    return form.unpack_from(body), bytes(body[form.size :])
+
+
+def _whole(form: struct.Struct, body: memoryview, name: str) -> tuple[Any, ...]:
+    """The fixed fields of a body that has nothing else."""
+    if len(body) != form.size:
+        raise MessageError(f"a {name} message has {form.size} bytes, not {len(body)}")
+    return form.unpack(body)
+
+
+def _text(data: bytes) -> str:
+    if len(data) > TEXT_BYTES:
+        raise MessageError(f"a text of {len(data)} bytes is too long")
+    return data.decode("utf-8", "replace")
+
+
+def _cut(text: str) -> bytes:
+    return text.encode("utf-8", "replace")[:TEXT_BYTES]
+
+
+class Message(ABC):
+    """One message. A connection that is slow is sent only the latest of those that are `newest_only`."""
+
+    KIND: ClassVar[int]
+    newest_only: ClassVar[bool] = False
+
+    @abstractmethod
+    def body(self) -> bytes:
+        """The bytes after the kind."""
+
+    @classmethod
+    @abstractmethod
+    def from_body(cls, body: memoryview) -> Self:
+        """The message with this body; MessageError if there is none."""
+
+    def encode(self) -> bytes:
+        return bytes([self.KIND]) + self.body()
+
+
+class _Text(Message):
+    """A message that is one text."""
+
+    text: str
+
+    def body(self) -> bytes:
+        return _cut(self.text)
+
+
+class _Place(Message):
+    """A message that names one slice of a peer, and nothing else."""
+
+    peer: int
+    number: int
+
+    def body(self) -> bytes:
+        return _PLACE.pack(self.peer, self.number)
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        return cls(*_whole(_PLACE, body, cls.__name__))
+
+
+class _Sealed(Message):
+    """A message that carries one sealed slice. The coordinator sees only its size and its place."""
+
+    peer: int
+    number: int
+    sealed: bytes
+
+    def body(self) -> bytes:
+        return _PLACE.pack(self.peer, self.number) + self.sealed
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (peer, number), sealed = _head(_PLACE, body, cls.__name__)
+        return cls(peer, number, sealed)  # type: ignore[call-arg]
+
+
+class _Task(Message):
+    """A message that carries one Task, still encoded: whoever receives it decodes it for its session."""
+
+    task: bytes
+
+    def body(self) -> bytes:
+        return self.task
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        return cls(bytes(body))  # type: ignore[call-arg]
+
+
+# -- from a client ---------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class Hello(Message):
+    """A client introduces itself. Who it is comes from its certificate or signature, never from here."""
+
+    introduction: Introduction
+    challenge: bytes
+    agreement: bytes
+
+    KIND: ClassVar[int] = 1
+
+    def body(self) -> bytes:
+        own = self.introduction
+        head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge)
+        return head + self.agreement
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        if len(body) and body[0] != VERSION:
+            raise MessageError(
+                f"the client speaks version {body[0]} of the protocol, this coordinator version {VERSION}",
+                "use the same release of dresfl everywhere",
+            )
+        (_, rows, contribution, held, challenge), agreement = _head(_HELLO, body, "Hello")
+        if len(agreement) > AGREEMENT_BYTES:
+            raise MessageError(f"an agreement of {len(agreement)} bytes is too long")
+        return cls(Introduction(rows, contribution, held), challenge, agreement)
+
+
+@final
+@dataclass(frozen=True)
+class Holding(Message):
+    """Which of a dealer's slices a client has on its disk: bit n of `held` stands for slice n."""
+
+    dealer: int
+    held: int
+
+    KIND: ClassVar[int] = 2
+
+    def body(self) -> bytes:
+        return _PEER.pack(self.dealer) + self.held.to_bytes(-(-self.held.bit_length() // 8), "little")
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (dealer,), bits = _head(_PEER, body, "Holding")
+        if len(bits) > HOLDING_BYTES:
+            raise MessageError(f"a Holding message of {len(bits)} bytes is too long")
+        return cls(dealer, int.from_bytes(bits, "little"))
+
+
+@final
+@dataclass(frozen=True)
+class Ready(Message):
+    """A client holds every share of this sharing and can answer."""
+
+    sharing_id: bytes
+
+    KIND: ClassVar[int] = 3
+
+    def body(self) -> bytes:
+        return self.sharing_id
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        return cls(*_whole(_SHARING, body, "Ready"))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Slice(_Sealed):
+    """A dealer's slice, sealed for the receiver `peer`."""
+
+    peer: int
+    number: int
+    sealed: bytes
+
+    KIND: ClassVar[int] = 4
+
+
+@final
+@dataclass(frozen=True)
+class Ack(_Place):
+    """A slice of the dealer `peer` is on this client's disk: the coordinator may forget it."""
+
+    peer: int
+    number: int
+
+    KIND: ClassVar[int] = 5
+
+
+@final
+@dataclass(frozen=True)
+class Reject(Message):
+    """A slice did not open here: that dealer did not seal it for this client and this place."""
+
+    peer: int
+    number: int
+    reason: str
+
+    KIND: ClassVar[int] = 6
+
+    def body(self) -> bytes:
+        return _PLACE.pack(self.peer, self.number) + _cut(self.reason)
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (peer, number), rest = _head(_PLACE, body, "Reject")
+        return cls(peer, number, _text(rest))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Answered(Message):
+    """A client's Answer, still encoded: the opening checks it."""
+
+    round_number: int
+    answer: bytes
+
+    KIND: ClassVar[int] = 7
+
+    def body(self) -> bytes:
+        return _ROUND.pack(self.round_number) + self.answer
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (round_number,), answer = _head(_ROUND, body, "Answered")
+        return cls(round_number, answer)
+
+
+@final
+@dataclass(frozen=True)
+class Informed(Message):
+    """A client has kept the final weights."""
+
+    rounds: int
+
+    KIND: ClassVar[int] = 8
+
+    def body(self) -> bytes:
+        return _ROUND.pack(self.rounds)
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        return cls(*_whole(_ROUND, body, "Informed"))
+
+
+# -- from the coordinator --------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class Wait(_Text):
+    """Why nothing happens yet."""
+
+    text: str
+
+    KIND: ClassVar[int] = 16
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        return cls(_text(bytes(body)))
+
+
+@final
+@dataclass(frozen=True)
+class Begin(Message):
+    """The terms of the run, signed for one client's challenge. They are as they came: not checked yet."""
+
+    signature: bytes
+    terms: Terms
+
+    KIND: ClassVar[int] = 17
+
+    def body(self) -> bytes:
+        return self.signature + self.terms.encode()
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (signature,), rest = _head(_SIGNATURE, body, "Begin")
+        return cls(signature, Terms.decode(rest))
+
+
+@final
+@dataclass(frozen=True)
+class Request(_Place):
+    """The coordinator asks a dealer for one slice for the receiver `peer`."""
+
+    peer: int
+    number: int
+
+    KIND: ClassVar[int] = 18
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Relayed(_Sealed):
+    """A slice of the dealer `peer`, on its way to its receiver."""
+
+    peer: int
+    number: int
+    sealed: bytes
+
+    KIND: ClassVar[int] = 19
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Weights(_Task):
+    """The weights of a round, in full."""
+
+    task: bytes
+
+    KIND: ClassVar[int] = 20
+    newest_only: ClassVar[bool] = True
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Delta(Message):
+    """The weights of a round, as differences from the ones sent before on the same connection."""
+
+    round_number: int
+    base_round: int
+    width: int
+    digest: bytes
+    packed: bytes
+
+    KIND: ClassVar[int] = 21
+
+    def body(self) -> bytes:
+        return _DELTA.pack(self.round_number, self.base_round, self.width, self.digest) + self.packed
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (round_number, base_round, width, digest), packed = _head(_DELTA, body, "Delta")
+        return cls(round_number, base_round, width, digest, packed)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Done(_Task):
+    """The final weights."""
+
+    task: bytes
+
+    KIND: ClassVar[int] = 22
+
+
+FROM_CLIENT: tuple[type[Message], ...] = (Hello, Holding, Ready, Slice, Ack, Reject, Answered, Informed)
+FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
+
+
+def decode(data: bytes, kinds: tuple[type[Message], ...]) -> Message:
+    """A message of one of the kinds that may come.
+
+    >>> decode(Ready(bytes(16)).encode(), FROM_CLIENT) == Ready(bytes(16))
+    True
+    """
+    if not data:
+        raise MessageError("an empty message came")
+    for kind in kinds:
+        if data[0] == kind.KIND:
+            return kind.from_body(memoryview(data)[1:])
+    wanted = " or ".join(kind.__name__ for kind in kinds)
+    raise MessageError(f"a message of kind {data[0]} came where {wanted} was expected")

@@ -53,7 +53,7 @@ class Relay:
         self._idle_dealers: set[int] = set()  # nothing to ask them for, as far as was seen
         self.relayed_bytes = 0
         for receiver, dealer, number in stored:
-            if dealer in clients and number < num_slices(session, dealer):
+            if receiver in clients and dealer in clients and number < num_slices(session, dealer):
                 self._waiting[receiver][dealer, number] = False
                 self._taken[receiver] += self._size(dealer, number)
 

@@ -93,6 +93,7 @@ class Site:
         self._member: Membership | None = None
         self.rounds_answered = 0
         self._final: Task | None = None
+        self.came_far = False  # whether this connection, or the last one, has come as far as a session
         self._reset()
 
     def _reset(self) -> None:
@@ -110,11 +111,6 @@ class Site:
         self._leave_at: float | None = None
 
     @property
-    def joined(self) -> bool:
-        """Whether this connection has come as far as a session."""
-        return self._joined
-
-    @property
     def wake_at(self) -> float | None:
         """When `tick` has to be called at the latest, if nothing happens before; None: not at all."""
         return min((at for at in (self._idle_at, self._leave_at) if at is not None), default=None)
@@ -124,7 +120,7 @@ class Site:
     def connected(self, now: float) -> list[Action]:
         """There is a connection to the coordinator."""
         self._reset()
-        self._connected = True
+        self._connected, self.came_far = True, False
         self._challenge = self._make_challenge()
         return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode()))]
 
@@ -233,7 +229,8 @@ class Site:
     def _has_joined(self, work: Join, result: object) -> list[Action]:
         if not isinstance(result, Membership):
             return [GiveUp(Refused(str(result)))]
-        self._member, self._joining, self._joined = result, False, True
+        self._member, self._joining = result, False
+        self._joined = self.came_far = True
         if not work.look:
             return []
         session = result.session

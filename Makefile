@@ -53,7 +53,7 @@ bench: $(VENV)/.ready
 .venv-flower/.ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
-		-e '.[flower,fast]' 'flwr[simulation]' pytest hypothesis
+		-e '.[flower,fast]' 'flwr[simulation]' pytest pytest-timeout hypothesis
 	@touch $@
 
 flower: .venv-flower/.ready

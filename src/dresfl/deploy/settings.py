@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.data import Partition
 from dresfl.errors import UsageError
-from dresfl.experiments.config import Data, load_table, parse
+from dresfl.experiments.config import load_table, parse
 from dresfl.federation import Agreement
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
@@ -161,15 +162,12 @@ class SiteData:
     file: str = ""
     dataset: str = ""
     folder: str = ""
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.dataset):
             raise UsageError("give [data] either a file or a dataset", 'for example file = "rows.npz"')
-
-    def as_partition(self) -> Data:
-        return Data(self.dataset, self.partition, self.alpha)
 
 
 @final

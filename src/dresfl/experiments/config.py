@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.data import Partition
 from dresfl.errors import UsageError
 from dresfl.features import Features
 from dresfl.model import Layer, Network, layer_kinds
@@ -29,7 +30,7 @@ class Data:
     """Which data set, and how it is spread over the clients."""
 
     dataset: str = "digits"
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
 
 

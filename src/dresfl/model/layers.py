@@ -1,7 +1,7 @@
 """The layers of a polynomial network: what a user writes down, and each one's forward and backward step.
 
 A layer is a frozen description. `Network` walks the list once and gives each layer its `Place`: shapes,
-scale and degree where it stands. Steps are written once, against `Field`, for every backend.
+scale and degree where it stands. Steps are written once, against `Arithmetic`, for every backend.
 
 Notation: x (M,N,B,F) a layer's input, z its output, delta = ∂ℓ/∂z. s: the scale of x in bits, so that the
 integer x stands for the real x·2^−s. Activations are flat; images lie channels-last, (H,W,C).
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 Shape = tuple[int, ...]
 
@@ -110,11 +110,11 @@ class Affine(Layer):
         """How often the matrix is applied per row: 1, or the pixels of the output."""
 
     @abstractmethod
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         """x (M,N,B,F) -> (M,N,B·positions, fan-in)."""
 
     @abstractmethod
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         """The adjoint of `columns`: (M,N,B·positions, fan-in) -> (M,N,B,F)."""
 
 
@@ -122,11 +122,11 @@ class Fixed(Layer):
     """A layer without weights."""
 
     @abstractmethod
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         """z from x (M,N,B,F)."""
 
     @abstractmethod
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         """∂ℓ/∂x from ∂ℓ/∂z."""
 
 
@@ -183,10 +183,10 @@ class Dense(Affine):
     def positions(self, shape: Shape) -> int:
         return 1
 
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return x
 
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         return delta
 
 
@@ -216,12 +216,12 @@ class Conv2d(Affine):
     def positions(self, shape: Shape) -> int:
         return math.prod(self._window(shape).out_shape)
 
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         # (M,N,B,HWC) -> (M,N,B,positions,k²C) -> (M,N,B·positions,k²C)
         gathered = field.take(x, self._window(place.in_shape).columns)
         return gathered.reshape(*x.shape[:2], -1, gathered.shape[-1])
 
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         # (M,N,B·positions,k²C) -> (M,N,B,positions·k²C) -> (M,N,B,HWC,overlaps) -> (M,N,B,HWC)
         window = self._window(place.in_shape)
         flat = delta.reshape(*delta.shape[:2], -1, window.columns.numel())
@@ -245,12 +245,12 @@ class SumPool(Reshaping):
     def out_magnitude(self, magnitude: float) -> float:
         return magnitude + 2 * math.log2(self.kernel)
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         # (M,N,B,HWC) -> (M,N,B,positions,k²,C) -> (M,N,B,positions,C) -> (M,N,B,positions·C)
         gathered = field.take(x, self._window(place.in_shape).pooled)
         return field.sum(gathered, -2).reshape(*x.shape[:3], place.out_size)
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.sum(field.take(delta, self._window(place.in_shape).pools), -1)
 
 
@@ -265,10 +265,10 @@ class Flatten(Reshaping):
     def out_magnitude(self, magnitude: float) -> float:
         return magnitude
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return x
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return delta
 
 
@@ -283,10 +283,10 @@ class Square(Activation):
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta + 1 + in_magnitude
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return field.mul(x, x)
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.mul(field.add(x, x), delta)
 
 
@@ -301,10 +301,10 @@ class Quadratic(Activation):
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta + math.log2(2 * 2.0**in_magnitude + 1)
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return field.mul(x, field.add_integer(x, 2**place.in_scale))
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.mul(field.add_integer(field.add(x, x), 2**place.in_scale), delta)
 
 

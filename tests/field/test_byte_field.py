@@ -108,7 +108,7 @@ def test_headroom_is_watched():
 
 
 def test_what_does_not_fit_a_byte_is_refused():
-    with pytest.raises(FieldError, match="too large a modulus for exact products of torch.int8"):
+    with pytest.raises(FieldError, match="257 is too large a modulus"):
         ByteField((251, 257), 1)
     _, octets = fields()
     with pytest.raises(FieldError, match="too long"):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dresfl.errors import UsageError
 from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
-from dresfl.quantize import weight_integers
+from dresfl.quantize import weight_integers, weight_reals
 
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
@@ -204,12 +204,12 @@ class Network:
         for index, p in enumerate(self.parameters):
             width = p.place.init * math.sqrt(3.0 / p.fan[0])
             uniform = stream.uniform(Domain.WEIGHTS, index, math.prod(p.fan)) * 2 - 1
-            weights[p.weight] = weight_integers(uniform * width, p.place.weight_bits)
+            weights[p.weight] = weight_integers(uniform * width, self.weight_scales[p.weight])
         return weights
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:
         """Real weights by name, from the integers: W = 2^−lw·W_int, exact in float64."""
-        reals = weights.cpu().to(torch.float64) / self.weight_scales
+        reals = weight_reals(weights.cpu(), self.weight_scales)
         out: dict[str, Tensor] = {}
         for p in self.parameters:
             out[f"{p.name}.weight"] = reals[p.weight].view(p.fan).clone()

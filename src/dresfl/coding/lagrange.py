@@ -103,14 +103,17 @@ class LagrangeCode(Generic[Elements]):
         """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
         return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
 
-    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | None = None) -> Elements:
+    def encode(
+        self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None
+    ) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
         if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:
             raise UsageError(
                 f"{self.num_shards} shards and {self.max_colluders} masks expected, "
                 f"{shards.shape[1]} and {masks.shape[1]} came"
             )
-        matrix = self.encoding_matrix if clients is None else self.encoding_matrix[:, list(clients)]
+        chosen = slice(None) if clients is None else clients if isinstance(clients, Tensor) else list(clients)
+        matrix = self.encoding_matrix[:, chosen]  # (M,n,K+T)
         hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
         return self._apply(matrix, hidden)
 

@@ -98,7 +98,7 @@ def test_every_client_gets_its_own_seed_from_the_operating_system(monkeypatch: p
 
 def test_masks_of_different_rows_channels_and_dealers_all_differ():
     session = small_session(max_colluders=2, num_clients=9, client_rows=(5,) * 9)
-    keys = torch.stack([SecretSeed.fresh().key() for _ in range(2)]).repeat_interleave(5, 0)
+    keys = torch.stack([SecretSeed.fresh().mask_key(b"") for _ in range(2)]).repeat_interleave(5, 0)
     rows = torch.arange(5).repeat(2)
     masks = session.field.uniform(keys, rows, 2 * session.row_width)
     lines = [tuple(line) for channel in masks.tolist() for line in channel]
@@ -108,7 +108,7 @@ def test_masks_of_different_rows_channels_and_dealers_all_differ():
 def test_equal_rows_get_different_shares():
     session = small_session()
     same = torch.ones((5, 1, session.row_width), dtype=torch.int64)
-    shares = encode_rows(session, SecretSeed.fresh().key().expand(5, 8), torch.arange(5), same, [0])
+    shares = encode_rows(session, SecretSeed.fresh().mask_key(b"").expand(5, 8), torch.arange(5), same, [0])
     assert len({tuple(row) for row in shares[0, 0].tolist()}) == 5
 
 
@@ -145,7 +145,7 @@ def test_limit_n1_the_answers_separate_the_shards():
     field, network, size = session.field, session.network, session.network.input_size
     weights = network.initial_weights(session.stream)
     rows = torch.cat(rows_of(session, 0), 1)[:2].view(1, 2, -1)
-    shares = encode_rows(session, SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), rows)
+    shares = encode_rows(session, SecretSeed.fresh().mask_key(b"").view(1, 8), torch.tensor([0]), rows)
     answers = network.gradient(field, weights, shares[..., :size], shares[..., size:])
     apart = session.code.decode(answers, range(9))
     alone = field.embed(rows[0, 1]).view(-1, 1, 1, session.row_width)

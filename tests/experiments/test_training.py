@@ -207,14 +207,14 @@ def interrupt_in_evaluation(monkeypatch, at):
 
 
 def interrupt_in_step(monkeypatch, at):
-    real = protocol_server.stochastic_round
+    real = protocol_server.stepped_integers
 
-    def interrupted(values, noise, calls=iter(range(100))):
+    def interrupted(*arguments, calls=iter(range(100))):
         if next(calls) == 5:
             raise KeyboardInterrupt
-        return real(values, noise)
+        return real(*arguments)
 
-    monkeypatch.setattr(protocol_server, "stochastic_round", interrupted)
+    monkeypatch.setattr(protocol_server, "stepped_integers", interrupted)
     return {}
 
 

@@ -46,7 +46,7 @@ def test_degree_is_sufficient_and_tight(name, shards, colluders):
     weights = torch.tensor([rng.choice((-1, 1)) * rng.randint(1, 15) for _ in range(network.num_parameters)])
     rows = torch.tensor([rng.randint(1, 4) for _ in range(2 * shards * session.row_width)])
     rows = rows.view(2, shards, session.row_width)
-    keys = SecretSeed(bytes(range(32))).key().expand(2, 8)
+    keys = SecretSeed(bytes(range(32))).mask_key(b"").expand(2, 8)
     shares = encode_rows(session, keys, torch.arange(2), rows)
     size = network.input_size
     answers = network.gradient(session.field, weights, shares[..., :size], shares[..., size:])  # (M,N,P)

@@ -101,7 +101,7 @@ def integers(network, weights, rows):
 
 def coded_sum(session, weights, rows, survivors):
     """Encode each row with fresh secrets, let the survivors compute, decode: residues (M,P)."""
-    keys = torch.stack([SecretSeed.fresh().key() for _ in range(rows.shape[0])])
+    keys = torch.stack([SecretSeed.fresh().mask_key(b"") for _ in range(rows.shape[0])])
     shares = encode_rows(session, keys, torch.arange(rows.shape[0]), rows, survivors)
     size = session.network.input_size
     answers = session.network.gradient(session.field, weights, shares[..., :size], shares[..., size:])

@@ -43,7 +43,7 @@ class LagrangeCode(Generic[Elements]):
     >>> field = ResidueField((101, 103, 107), num_value_moduli=2)
     >>> code = LagrangeCode(field, num_clients=4, num_shards=2, max_colluders=1, degree=1)
     >>> shards = field.embed(torch.tensor([[5, -6], [7, 8]]))
-    >>> masks = field.uniform(SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), 2)
+    >>> masks = field.uniform(SecretSeed.fresh().mask_key(b"").view(1, 8), torch.tensor([0]), 2)
     >>> shares = code.encode(shards, masks)
     >>> field.lift(code.decode(shares[:, [3, 0, 2]], (3, 0, 2))).tolist()
     [[5.0, -6.0], [7.0, 8.0]]

@@ -18,7 +18,7 @@ from dresfl.experiments.config import load_config, to_toml
 from dresfl.experiments.prepare import Prepared, prepare
 from dresfl.experiments.training import clear_run, read_metrics, read_summary, train
 from dresfl.files import load_tensors, save_tensors
-from dresfl.protocol import server as protocol_server
+from dresfl.protocol import round as protocol_round
 
 SMALL = [
     "name=small",
@@ -207,14 +207,14 @@ def interrupt_in_evaluation(monkeypatch, at):
 
 
 def interrupt_in_step(monkeypatch, at):
-    real = protocol_server.stepped_integers
+    real = protocol_round.stepped_integers
 
     def interrupted(*arguments, calls=iter(range(100))):
         if next(calls) == 5:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(protocol_server, "stepped_integers", interrupted)
+    monkeypatch.setattr(protocol_round, "stepped_integers", interrupted)
     return {}
 
 
@@ -255,7 +255,7 @@ def test_an_interrupt_soon_after_a_crash_keeps_the_metrics_whole(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training.Server, "done", property(stop))
+        patched.setattr(training.Training, "done", property(stop))
         with pytest.raises(KeyboardInterrupt):
             train(small(), out=out, resume=True)
     train(small(), out=out, resume=True)

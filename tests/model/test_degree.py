@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from dresfl.coding import CodeParameters
 from dresfl.coding.lagrange import lagrange_matrix
 from dresfl.errors import InfeasiblePlan
 from dresfl.field import SecretSeed
@@ -39,7 +40,7 @@ def test_degree_is_sufficient_and_tight(name, shards, colluders):
     network = Network(layers, shape, input_bits=2, weight_bits=4)
     assert network.gradient_degree == degree
     needed = degree * (shards + colluders - 1) + 1
-    session = Session(network, needed, shards, colluders, 2, (4,) * needed, seed=1)
+    session = Session(network, CodeParameters(needed, shards, colluders, 2), (4,) * needed, seed=1)
     assert session.recovery_threshold == needed
 
     rng = random.Random(name)
@@ -64,7 +65,7 @@ def test_degree_is_sufficient_and_tight(name, shards, colluders):
 
 def test_one_client_too_few_is_infeasible():
     network = mlp((3, 2, 2), input_bits=2, weight_bits=4)
-    Session(network, 9, 2, 1, 2, (4,) * 9, seed=1)
+    Session(network, CodeParameters(9, 2, 1, 2), (4,) * 9, seed=1)
     with pytest.raises(InfeasiblePlan, match="need 9 answers") as caught:
-        Session(network, 8, 2, 1, 2, (4,) * 8, seed=1)
+        Session(network, CodeParameters(8, 2, 1, 2), (4,) * 8, seed=1)
     assert caught.value.hint

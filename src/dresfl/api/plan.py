@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from dresfl.coding.lagrange import recovery_threshold
+from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
@@ -30,7 +30,7 @@ def plan(
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
     needed = recovery_threshold(network.gradient_degree, num_shards, max_colluders)
-    field = choose_field(network, num_clients, num_shards, max_colluders, batch_size)
+    field = choose_field(network, CodeParameters(num_clients, num_shards, max_colluders, batch_size))
     residues = len(field.moduli) * field.residue_bytes
     return {
         "num_clients": num_clients,

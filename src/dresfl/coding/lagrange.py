@@ -17,7 +17,7 @@ from typing import Generic, final
 import torch
 from torch import Tensor
 
-from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
+from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
 from dresfl.field import Elements, ModularArithmetic
 
 from .parameters import CodeParameters
@@ -103,9 +103,7 @@ class LagrangeCode(Generic[Elements]):
         """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
         return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
 
-    def encode(
-        self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None
-    ) -> Elements:
+    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
         if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:
             raise UsageError(
@@ -143,7 +141,7 @@ class LagrangeCode(Generic[Elements]):
 
     def _check(self, num_answers: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
-            raise TooFewReplies(
+            raise TooFewAnswers(
                 f"{len(survivors)} of {self.num_clients} answered, {self.recovery_threshold} needed (degree "
                 f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
             )

@@ -17,7 +17,7 @@ from dresfl.experiments.training import Metrics, Progress, checkpoint_path, metr
 from dresfl.federation import Agreement
 from dresfl.files import save_tensors, write_atomic
 from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, Evaluation, RoundRecord, Server, Session
+from dresfl.protocol import Answer, Evaluation, RoundRecord, Session, Training
 from dresfl.runtimes.grpc_runtime import Hub, Log
 
 from .metrics import serve_metrics
@@ -40,12 +40,12 @@ class Recorder:
         self._folder = Path(config.folder)
         self._started = self._logged = time.monotonic()
         self._metrics: Metrics | None = None
-        self._server: Server | None = None
+        self._server: Training | None = None
         self.progress = Progress()
 
-    def make_server(self, session: Session) -> Server:
-        """The Server of a session, where its last checkpoint left it."""
-        server = Server(session, self._config.optimizer, self._agreement.rounds)
+    def make_server(self, session: Session) -> Training:
+        """The Training of a session, where its last checkpoint left it."""
+        server = Training(session, self._config.optimizer, self._agreement.rounds)
         self.progress = restore(server, self._folder)
         self._started = time.monotonic() - self.progress.seconds
         self._metrics = Metrics(self._folder / "metrics.jsonl", self.progress.metrics_bytes)
@@ -74,13 +74,13 @@ class Recorder:
             self._logged = time.monotonic()
             self._log("progress", round=progress.round_number, rounds=server.rounds, accuracy=progress.accuracy)
 
-    def finish(self, server: Server) -> dict[str, Any]:
+    def finish(self, server: Training) -> dict[str, Any]:
         """Write the model and the summary."""
         progress, session, network = self.progress, server.session, server.session.network
         digest = weights_sha256(server.weights)
         description = {
             "format": "dresfl model 1",
-            "agreement": self._agreement.described(),
+            "agreement": self._agreement.to_dict(),
             "input_shape": network.input_shape,
             "weights_sha256": digest,
         }
@@ -117,7 +117,7 @@ def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] =
     check_same(folder / "agreement.json", agreement)
     recorder = Recorder(config, agreement, test_rows(config.test, agreement), log)
 
-    async def run() -> Server:
+    async def run() -> Training:
         with stopping_on_signals():
             hub = Hub(config.hub_settings(), agreement, credentials, recorder.make_server, recorder.watch, log)
             with serve_metrics(config.network.metrics, hub, log):

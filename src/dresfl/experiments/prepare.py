@@ -1,5 +1,6 @@
 """From a configuration and a data set to a session, integer rows and dropouts: what every method starts from."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dresfl.coding import CodeParameters
 from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type, load, partition
 from dresfl.errors import DataError, UsageError
 from dresfl.features import Watch, extract_features
@@ -80,13 +82,9 @@ def prepare(
         alpha=config.data.alpha,
         seed=config.seed,
     )
-    federation = config.federation
     session = Session(
         network=network,
-        num_clients=federation.num_clients,
-        num_shards=federation.num_shards,
-        max_colluders=federation.max_colluders,
-        batch_size=federation.batch_size,
+        parameters=CodeParameters(**dataclasses.asdict(config.federation)),
         client_rows=tuple(len(rows) for rows in parts),
         seed=config.seed,
         device=config.device,

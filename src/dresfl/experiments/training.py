@@ -30,7 +30,7 @@ from dresfl.data import Split
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.files import load_tensors, save_tensors, write_atomic
 from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, RoundRecord, Server
+from dresfl.protocol import Answer, RoundRecord, Training
 from dresfl.runtimes.local import LocalFederation
 
 from .config import RunConfig, load_config, to_toml
@@ -130,7 +130,7 @@ def read_metrics(out: Path) -> list[dict[str, Any]]:
 
 def _train(prepared: Prepared, out: Path, watch: Watcher) -> dict[str, Any]:
     config, session = prepared.config, prepared.session
-    server = Server(session, config.optimizer, config.rounds)
+    server = Training(session, config.optimizer, config.rounds)
     federation = LocalFederation(session, server, prepared.client_data(), prepared.dropouts, config.engine)
     progress = restore(server, out)
     started = time.monotonic() - progress.seconds
@@ -195,7 +195,7 @@ def metrics_line(progress: Progress, record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _finish(prepared: Prepared, server: Server, progress: Progress, out: Path) -> dict[str, Any]:
+def _finish(prepared: Prepared, server: Training, progress: Progress, out: Path) -> dict[str, Any]:
     config, session = prepared.config, prepared.session
     coded = config.engine == "coded"
     field, network = session.field, session.network
@@ -273,7 +273,7 @@ def _check_same(config: RunConfig, out: Path) -> None:
         )
 
 
-def restore(server: Server, out: Path) -> Progress:
+def restore(server: Training, out: Path) -> Progress:
     """Continue from the run's checkpoint, if there is one; how the run stands."""
     if not checkpoint_path(out).exists():
         return Progress()

@@ -129,8 +129,7 @@ class RoundBlocks:
             self._decoders[:count] = session.code.sum_decoders(sets).swapaxes(0, 1)
         optimizer, steps = training.optimizer, training.steps
         factors = [
-            optimizer.factors(optimizer.rate(number, training.rounds), steps + 1 + i)
-            for i, number in enumerate(rounds)
+            optimizer.factors(optimizer.rate(number, training.rounds), steps + 1 + i) for i, number in enumerate(rounds)
         ]
         self._factors[:count] = torch.tensor(factors, dtype=torch.float64).to(session.device)
 
@@ -174,7 +173,7 @@ class RoundBlocks:
         noise = session.device_stream.uniform_at(Domain.ROUNDING, now(self._numbers), integers.numel())
         optimizer = self._training.optimizer
         taken = step(session, optimizer, self._weights, self._moments, integers, now(self._factors), noise)
-        bounded = (taken.reach < _WEIGHT_BOUND) & (self._weights.abs().max() < _WEIGHT_BOUND)  # after the step, and before
+        bounded = (taken.reach < _WEIGHT_BOUND) & (self._weights.abs().max() < _WEIGHT_BOUND)  # after and before
         self._broken += exceeded + ~bounded
         self._weights.copy_(taken.weights)
         for name, moment in taken.moments.items():

@@ -2,7 +2,7 @@
 
     python -m dresfl.experiments.bench.large_head
 
-Synthetic sparse rows like VGG features. The learning rate is tiny, so that random labels do not drive the weights away.
+Synthetic sparse rows like VGG features. The learning rate is tiny, so that random labels hardly move the weights.
 Prints one JSON line: milliseconds a round (median of blocks of four), the field, peak memory, the longest kernels.
 """
 

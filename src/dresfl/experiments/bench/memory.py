@@ -1,4 +1,4 @@
-"""Peak memory of a client's gradient and of the server's decoding, beside what they are given.
+"""Peak memory of a client's gradient and of the coordinator's decoding, without what they are given.
 
 On a GPU torch's allocator counts. On a CPU it does not, so a fresh process is asked: every large block is its own
 mapping there (freed memory goes back at once), and Linux keeps the peak of the resident pages since its last reset.
@@ -26,8 +26,8 @@ _THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # glibc's
 def measure_memory(setting: stages.Setting, device: str, threads: int) -> dict[str, Any]:
     """Bytes; None where the system does not tell.
 
-    `server_decode` is what decoding and stepping take beside the R answers, `server_decode_over_uploads` that as a
-    part of the answers' bytes as the server holds them; `client_gradient` what a gradient takes beside its coded rows.
+    `client_gradient`: what a gradient takes in addition to its coded rows. `server_decode`: what decoding and stepping
+    take in addition to the R answers. `server_decode_over_uploads`: the same, as a part of the answers' own bytes.
     """
     if torch.device(device).type == "cuda":
         return _measure(setting, device, threads)
@@ -81,7 +81,7 @@ def _answers(session: Session) -> list[Answer]:
 
 
 def _last_answer(session: Session, answers: list[Answer]) -> Call:
-    """The R-th answer's arrival at a server that has the others: it decodes and steps."""
+    """The R-th answer's arrival at a coordinator that has the others: it decodes and steps."""
     server = Server(session, Optimizer(), rounds=1)
     for answer in answers[:-1]:
         server.receive(answer)

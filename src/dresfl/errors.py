@@ -48,7 +48,7 @@ class Refused(DresError):
     """A party turned another away, for a reason that trying again does not change."""
 
 
-class TooFewReplies(DresError):
+class TooFewAnswers(DresError):
     """Fewer than R answers: the polynomial cannot be interpolated."""
 
     exit_code = 3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.coding.lagrange import LagrangeCode, lagrange_matrix, recovery_threshold
-from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
+from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
 from dresfl.field import ResidueField
 from reference.flint_field import FlintField
 
@@ -161,7 +161,7 @@ def test_one_answer_fewer_is_refused(field, plan):
     few = list(range(code.recovery_threshold - 1))
     replies = draw(field, (len(few), 1), random.Random(1))
     for decode in (code.decode, code.decode_sum):
-        with pytest.raises(TooFewReplies, match=rf"{len(few)} of {code.num_clients} replied"):
+        with pytest.raises(TooFewAnswers, match=rf"{len(few)} of {code.num_clients} replied"):
             decode(replies, few)
 
 

@@ -17,8 +17,8 @@ from dresfl.experiments import training
 from dresfl.experiments.config import load_config, to_toml
 from dresfl.experiments.prepare import Prepared, prepare
 from dresfl.experiments.training import clear_run, read_metrics, read_summary, train
-from dresfl.files import load_tensors, save_tensors
 from dresfl.protocol import server as protocol_server
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 SMALL = [
     "name=small",

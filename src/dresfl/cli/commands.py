@@ -8,7 +8,7 @@ import typer
 
 from dresfl import __version__
 from dresfl.api.plan import check_feasible, plan
-from dresfl.errors import DresError, TooFewReplies, UsageError
+from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments import bench
 from dresfl.experiments.comparison import compare
 from dresfl.experiments.config import RunConfig, load_config, parse_model, presets
@@ -139,7 +139,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _check_outcome(summary: dict[str, Any]) -> None:
     if summary["skipped_rounds"] == summary["rounds"]:
-        raise TooFewReplies(
+        raise TooFewAnswers(
             f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )

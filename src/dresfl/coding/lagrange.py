@@ -17,7 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
+from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
 from dresfl.field import Elements, Field
 
 _CACHED_DECODERS = 1024
@@ -139,7 +139,7 @@ class LagrangeCode:
 
     def _check(self, num_replies: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
-            raise TooFewReplies(
+            raise TooFewAnswers(
                 f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
                 f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
             )

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
 from dresfl.errors import UsageError
-from dresfl.experiments.config import Data, load_table, parse
 from dresfl.federation import Agreement
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.grpc_runtime import Credentials, HubSettings, Pace, SiteSettings
 from dresfl.sealing import Identity, Roster
+
+from .toml import load_table, parse
 
 
 @final
@@ -196,7 +197,7 @@ _PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster
 
 def load_party(kind: type[_T], path: Path) -> _T:
     """Read a party's file; its paths become absolute."""
-    table = load_table(str(path))
+    table = load_table(path)
     tables: list[dict[str, Any]] = [table, *(part for part in table.values() if isinstance(part, dict))]
     for part in tables:
         for name in _PATHS:
@@ -207,7 +208,7 @@ def load_party(kind: type[_T], path: Path) -> _T:
 
 def load_agreement(config: ServerConfig | SiteConfig, roster: Roster) -> Agreement:
     """The agreement that a party's file names, for a roster."""
-    return parse(AgreementFile, load_table(config.agreement)).with_roster(roster)
+    return parse(AgreementFile, load_table(Path(config.agreement))).with_roster(roster)
 
 
 def load_credentials(keys: Keys) -> Credentials:

@@ -18,7 +18,8 @@ from dresfl.baselines import Method
 from dresfl.data import Split
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.deploy.toml import to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import load_split, prepare
 from dresfl.experiments.training import Progress, clear_run, read_metrics, read_summary, threads, train
 from dresfl.features import only_one

@@ -14,7 +14,8 @@ from typing import Any, final
 
 from dresfl.baselines import LOSSES, Loss
 from dresfl.errors import UsageError
-from dresfl.experiments.config import RunConfig, closest, parse
+from dresfl.deploy.toml import closest, parse
+from dresfl.experiments.config import RunConfig
 from dresfl.features import Features
 from dresfl.runtimes.local import first_feasible_seed, paper
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, final
 
 from dresfl.errors import DataError, DresError
-from dresfl.experiments.config import RunConfig, parse
+from dresfl.deploy.toml import parse
+from dresfl.experiments.config import RunConfig
 from dresfl.files import write_atomic
 
 from .published import DATASET_LABELS, METHODS

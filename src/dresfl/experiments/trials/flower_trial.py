@@ -29,10 +29,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dresfl.deploy.settings import Keys, ServerConfig, SiteConfig, load_party
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import to_toml
-from dresfl.files import load_tensors, write_atomic
+from dresfl.deploy.toml import to_toml
+from dresfl.files import write_atomic
 from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
+from dresfl.storage.tensors import load_tensors
 
 from .grpc_trial import Faults, Trial, check_folder, told_of, write_sites, write_trial
 

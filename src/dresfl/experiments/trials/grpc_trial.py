@@ -35,7 +35,8 @@ from dresfl.deploy.settings import (
     Test,
 )
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.deploy.toml import to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import build_network
 from dresfl.files import write_atomic
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request

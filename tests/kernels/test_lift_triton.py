@@ -50,7 +50,7 @@ FIELDS = NARROW + WIDE
 
 
 def name(field):
-    return f"{len(field.primes)}x{field.primes[-1].bit_length()}bit"
+    return f"{len(field.moduli)}x{field.moduli[-1].bit_length()}bit"
 
 
 def symmetric(x, p):
@@ -60,11 +60,11 @@ def symmetric(x, p):
 def answers(field, integers, num_answers, seed=1):
     """Replies (M,R,P) and a decoder (M,R) that decode to the integers; int8 where it holds the residues."""
     rng = random.Random(seed)
-    dtype = torch.int8 if field.primes[-1] < 256 else torch.float64
+    dtype = torch.int8 if field.moduli[-1] < 256 else torch.float64
     generator = torch.Generator().manual_seed(seed)
-    replies = torch.empty((len(field.primes), num_answers, len(integers)), dtype=dtype)
-    decoder = torch.empty((len(field.primes), num_answers), dtype=torch.float64)
-    for m, p in enumerate(field.primes):
+    replies = torch.empty((len(field.moduli), num_answers, len(integers)), dtype=dtype)
+    decoder = torch.empty((len(field.moduli), num_answers), dtype=torch.float64)
+    for m, p in enumerate(field.moduli):
         coefficients = [rng.choice((p // 2, -(p // 2), rng.randint(1, p // 2))) for _ in range(num_answers)]
         others = torch.randint(-(p // 2), p // 2 + 1, (num_answers - 1, len(integers)), generator=generator)
         sums = (torch.tensor(coefficients[:-1], dtype=torch.int64).view(-1, 1) * others).sum(0).tolist()
@@ -76,7 +76,7 @@ def answers(field, integers, num_answers, seed=1):
 
 
 def decoded(field, replies, decoder):
-    tables = lift_tables(field.primes, field.num_value_moduli)
+    tables = lift_tables(field.moduli, field.num_value_moduli)
     values, alarm = decode_lift(replies.to(DEVICE), decoder.to(DEVICE), tables)
     assert values.dtype == torch.float64
     assert alarm.dtype == torch.int32
@@ -150,13 +150,13 @@ def test_every_altered_residue_is_noticed(field):
     rng = random.Random(3)
     bound = field.value_bound
     integers, places = [], []
-    for m in range(len(field.primes)):
+    for m in range(len(field.moduli)):
         for x in (0, bound, -bound, rng.randint(-bound, bound)):
             places.append((m, len(integers)))
             integers += [x, x]  # the second one stays as it is
     replies, decoder = answers(field, integers, 2)
     for m, place in places:
-        p = field.primes[m]
+        p = field.moduli[m]
         replies[m, 0, place] = symmetric(int(replies[m, 0, place]) + rng.randrange(1, p), p)
     _, alarm = decoded(field, replies, decoder)
     assert alarm == len(places)
@@ -168,17 +168,17 @@ def test_every_altered_residue_is_noticed(field):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_there_are(field, sign):
     num_answers = 100
-    halves = torch.tensor([p // 2 for p in field.primes], dtype=torch.float64)
-    if field.primes[-1] >= 256:
+    halves = torch.tensor([p // 2 for p in field.moduli], dtype=torch.float64)
+    if field.moduli[-1] >= 256:
         halves += SLACK  # float64 residues may be a little loose
     replies = (sign * halves).view(-1, 1, 1).repeat(1, num_answers, 20)
     decoder = halves.view(-1, 1).expand(-1, num_answers)
     sums = [sign * num_answers * int(h) ** 2 for h in halves]
     digits, radix, x = list(sums), 1, 0
-    for i, p in enumerate(field.primes):  # Garner, one number
+    for i, p in enumerate(field.moduli):  # Garner, one number
         d = symmetric((digits[i] - x) * pow(radix, -1, p), p)
         x, radix = x + d * radix, radix * p
-    values, alarm = decoded(field, replies.to(torch.int8 if field.primes[-1] < 256 else torch.float64), decoder)
+    values, alarm = decoded(field, replies.to(torch.int8 if field.moduli[-1] < 256 else torch.float64), decoder)
     if abs(x) <= field.value_bound:
         assert_same_bits(values, torch.full((20,), float(x), dtype=torch.float64))
     assert alarm == (0 if abs(x) <= field.value_bound else 20)
@@ -188,7 +188,7 @@ def test_rows_may_be_padded():
     field = NARROW[2]
     integers = hard_to_round(field.value_bound, 50)
     replies, decoder = answers(field, integers, 3)
-    padded = torch.full((len(field.primes) + 2, 5, 64), 99, dtype=torch.int8)
+    padded = torch.full((len(field.moduli) + 2, 5, 64), 99, dtype=torch.int8)
     padded[1:-1, 1:4, 7:57] = replies
     values, alarm = decoded(field, padded[1:-1, 1:4, 7:57], decoder)
     assert alarm == 0
@@ -203,11 +203,11 @@ def test_no_coordinates():
 
 @pytest.mark.parametrize("field", FIELDS, ids=name)
 def test_tables_hold_radices_below_2_24(field):
-    tables = lift_tables(field.primes, field.num_value_moduli)
+    tables = lift_tables(field.moduli, field.num_value_moduli)
     assert math.prod(tables.radices) == field.modulus
     assert math.prod(tables.radices[: tables.num_value_radices]) == 2 * field.value_bound + 1
     assert max(tables.radices) < 2**24
-    assert len(tables.radices) <= len(field.primes) // (3 if len(field.primes) >= 30 else 1) + 1
+    assert len(tables.radices) <= len(field.moduli) // (3 if len(field.moduli) >= 30 else 1) + 1
 
 
 def test_what_cannot_be_exact_is_refused():
@@ -238,7 +238,7 @@ def test_many_coordinates_in_a_graph(field):
     integers = hard_to_round(field.value_bound, 5000)
     replies, decoder = answers(field, integers, 9)
     repeats = 40
-    tables = lift_tables(field.primes, field.num_value_moduli)
+    tables = lift_tables(field.moduli, field.num_value_moduli)
     static, decoder = replies.repeat(1, 1, repeats).to(DEVICE), decoder.to(DEVICE)
     decode_lift(static, decoder, tables)
     graph = torch.cuda.CUDAGraph()

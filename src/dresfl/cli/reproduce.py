@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
+from dresfl.data import data_set_label
 from dresfl.errors import DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import closest, to_toml
@@ -143,7 +144,7 @@ def _print_table(found: dict[str, dict[str, dict[str, Any]]]) -> None:
         ]
         for method in methods
     ]
-    columns = ["", *(paper.DATASET_LABELS[dataset] for dataset in found)]
+    columns = ["", *(data_set_label(dataset) for dataset in found)]
     display.print_table("Table 1: test accuracy, % (the paper's)", columns, rows)
 
 

@@ -12,13 +12,15 @@ R = d(K+T−1) + 1 values fix it, and with it g(X_k) = g(u(β_k)). (Yu et al., "
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import final
+from typing import Generic, final
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
-from dresfl.field import Elements, Field
+from dresfl.field import Elements, ModularArithmetic
+
+from .parameters import CodeParameters
 
 _CACHED_DECODERS = 1024
 
@@ -34,8 +36,8 @@ def recovery_threshold(degree: int, num_shards: int, max_colluders: int) -> int:
 
 @final
 @dataclass(frozen=True)
-class LagrangeCode:
-    """An (N, K, T) Lagrange code for functions of degree `degree`, over any field with enough points.
+class LagrangeCode(Generic[Elements]):
+    """An (N, K, T) Lagrange code for functions of degree `degree`, over any moduli with room for its points.
 
     >>> from dresfl.field import ResidueField, SecretSeed
     >>> field = ResidueField((101, 103, 107), num_value_moduli=2)
@@ -47,18 +49,16 @@ class LagrangeCode:
     [[5.0, -6.0], [7.0, 8.0]]
     """
 
-    field: Field
+    field: ModularArithmetic[Elements]
     num_clients: int
     num_shards: int
     max_colluders: int
     degree: int
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "num_shards", "degree"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_colluders < 0:
-            raise UsageError(f"max_colluders must not be negative, not {self.max_colluders}")
+        CodeParameters(self.num_clients, self.num_shards, self.max_colluders)  # checks them
+        if self.degree < 1:
+            raise UsageError(f"degree must be at least 1, not {self.degree}")
         if self.recovery_threshold > self.num_clients:
             raise InfeasiblePlan(
                 f"{self.num_clients} clients cannot decode: degree {self.degree}, {self.num_shards} shards and "
@@ -116,17 +116,18 @@ class LagrangeCode:
 
     def decoding_matrix(self, survivors: Sequence[int]) -> Elements:
         """(M,K,R): the answers of exactly R survivors -> values at β_1..β_K. Cached by its survivors."""
-        return _decoding_matrix(self, tuple(survivors))
+        matrix: Elements = _decoding_matrix(self, tuple(survivors))
+        return matrix
 
-    def decode(self, replies: Elements, survivors: Sequence[int]) -> Elements:
-        """g at each shard: replies (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
-        self._check(replies.shape[1], survivors)
-        return self._apply(self.decoding_matrix(survivors), replies)
+    def decode(self, answers: Elements, survivors: Sequence[int]) -> Elements:
+        """g at each shard: answers (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
+        self._check(answers.shape[1], survivors)
+        return self._apply(self.decoding_matrix(survivors), answers)
 
-    def decode_sum(self, replies: Elements, survivors: Sequence[int]) -> Elements:
-        """Σ_k g(X_k), all that the server needs: replies (M,R,...) -> (M,...)."""
-        self._check(replies.shape[1], survivors)
-        return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
+    def decode_sum(self, answers: Elements, survivors: Sequence[int]) -> Elements:
+        """Σ_k g(X_k), all that the server needs: answers (M,R,...) -> (M,...)."""
+        self._check(answers.shape[1], survivors)
+        return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), answers)[:, 0]
 
     def sum_decoder(self, survivors: Sequence[int]) -> Elements:
         """(M,R): the coefficients that `decode_sum` gives the answers of R survivors."""
@@ -137,18 +138,18 @@ class LagrangeCode:
         points = torch.tensor(self.client_points)[survivors]
         return self.field.sum(lagrange_matrices(self.field, points, self.data_points), 2)  # (M,S,K,R) -> (M,S,R)
 
-    def _check(self, num_replies: int, survivors: Sequence[int]) -> None:
+    def _check(self, num_answers: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
             raise TooFewAnswers(
-                f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
+                f"{len(survivors)} of {self.num_clients} answered, {self.recovery_threshold} needed (degree "
                 f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
             )
         if not set(survivors) <= set(range(self.num_clients)):
             raise UsageError(f"survivors {list(survivors)} are not all among clients 0..{self.num_clients - 1}")
-        if not len(set(survivors)) == len(survivors) == num_replies == self.recovery_threshold:
+        if not len(set(survivors)) == len(survivors) == num_answers == self.recovery_threshold:
             raise UsageError(
-                f"exactly {self.recovery_threshold} replies of as many clients are decoded at a time, "
-                f"{num_replies} of {len(set(survivors))} came"
+                f"exactly {self.recovery_threshold} answers of as many clients are decoded at a time, "
+                f"{num_answers} of {len(set(survivors))} came"
             )
 
     def _apply(self, matrix: Elements, columns: Elements) -> Elements:
@@ -157,12 +158,12 @@ class LagrangeCode:
         return flat.reshape(num_moduli, matrix.shape[1], *shape)
 
 
-def lagrange_matrix(field: Field, nodes: Sequence[int], targets: Sequence[int]) -> Elements:
+def lagrange_matrix(field: ModularArithmetic[Elements], nodes: Sequence[int], targets: Sequence[int]) -> Elements:
     """(M,targets,nodes): evaluates at `targets` the polynomial through values at `nodes` (disjoint sets)."""
     return lagrange_matrices(field, torch.tensor([list(nodes)]), targets)[:, 0]
 
 
-def lagrange_matrices(field: Field, nodes: Tensor, targets: Sequence[int]) -> Elements:
+def lagrange_matrices(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]) -> Elements:
     """(M,S,targets,nodes) for S sets of nodes (S,nodes) at once.
 
     Barycentric form: entry (t,j) = Π_i (z_t − x_i) / [(z_t − x_j) · Π_{i≠j} (x_j − x_i)].
@@ -183,5 +184,5 @@ def lagrange_matrices(field: Field, nodes: Tensor, targets: Sequence[int]) -> El
 
 
 @lru_cache(maxsize=_CACHED_DECODERS)
-def _decoding_matrix(code: LagrangeCode, survivors: tuple[int, ...]) -> Elements:
+def _decoding_matrix(code: LagrangeCode[Elements], survivors: tuple[int, ...]) -> Elements:
     return lagrange_matrix(code.field, [code.client_points[j] for j in survivors], code.data_points)

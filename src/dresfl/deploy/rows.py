@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from dresfl.data import DataSet, load
+from dresfl.data import DataSet, flat_inputs, integer_rows, load, partition
 from dresfl.errors import DataError
-from dresfl.experiments.prepare import flat_inputs, integer_rows, partition
 from dresfl.federation import Agreement
 
 from .settings import SiteData, Test
@@ -21,7 +20,8 @@ def site_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor,
         rows = np.arange(own.num_rows)
     else:
         own = load(data.dataset, data.folder or None).train
-        rows = partition(data.as_partition(), agreement.num_clients, agreement.seed, own)[index]
+        parts = partition(own.labels, agreement.num_clients, data.partition, alpha=data.alpha, seed=agreement.seed)
+        rows = parts[index]
     check_rows(own, agreement)
     return integer_rows(own, agreement.quantizer, rows)
 

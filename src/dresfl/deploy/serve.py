@@ -13,12 +13,11 @@ from typing import Any, final
 from dresfl import __version__
 from dresfl.data import DataSet
 from dresfl.errors import CheckpointError
-from dresfl.experiments.prepare import Evaluation
 from dresfl.experiments.training import Metrics, Progress, checkpoint_path, metrics_line, restore, threads
 from dresfl.federation import Agreement
 from dresfl.files import save_tensors, write_atomic
 from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, RoundRecord, Server, Session
+from dresfl.protocol import Answer, Evaluation, RoundRecord, Server, Session
 from dresfl.runtimes.grpc_runtime import Hub, Log
 
 from .metrics import serve_metrics

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.data import Partition
 from dresfl.errors import UsageError
 from dresfl.federation import Agreement
 from dresfl.model import Layer
@@ -162,15 +163,12 @@ class SiteData:
     file: str = ""
     dataset: str = ""
     folder: str = ""
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.dataset):
             raise UsageError("give [data] either a file or a dataset", 'for example file = "rows.npz"')
-
-    def as_partition(self) -> Data:
-        return Data(self.dataset, self.partition, self.alpha)
 
 
 @final

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from dresfl import baselines
 from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
+from dresfl.data import flat_inputs
 from dresfl.field import PublicStream
 from dresfl.files import write_atomic
 
 from .config import RunConfig
-from .prepare import Prepared, flat_inputs, prepare
+from .prepare import Prepared, prepare
 from .training import read_metrics, threads
 
 _EVALUATED_AT_A_TIME = 2048
@@ -54,9 +55,10 @@ def run_baseline(
     loss: Loss = "cross-entropy",
     device: str | None = None,
 ) -> Curve:
-    """Train the ReLU network that the run's network is compared with: same sizes, data, rounds, batch size, optimiser and dropouts.
+    """Train the ReLU network that the run's network is compared with.
 
-    float64 on a CPU, float32 on a GPU. `watch` gets each round's number and the latest accuracy.
+    Sizes, data, rounds, batch size, optimiser and dropouts are the run's. float64 on a CPU, float32 on a GPU. `watch`
+    gets each round's number and the latest accuracy.
     """
     config, draws = prepared.config, Draws(prepared, method)
     device = config.device if device is None else device

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
 
+from dresfl.data import Partition
 from dresfl.deploy.toml import closest, load_table, override, parse, parse_table
 from dresfl.errors import UsageError
 from dresfl.features import Features
@@ -25,7 +26,7 @@ class Data:
     """Which data set, and how it is spread over the clients."""
 
     dataset: str = "digits"
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
 
 

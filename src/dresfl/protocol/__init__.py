@@ -1,6 +1,7 @@
 """Client and Server state machines and their messages: no I/O, no clock, no threads."""
 
 from .client import Client, answer_from_shares, check_rows
+from .evaluation import Evaluation
 from .messages import Answer, Share, Task
 from .server import RoundRecord, Server, stepped
 from .session import BatchRows, Session, choose_field, encode_rows, expand_masks, most_client_rows
@@ -12,6 +13,7 @@ __all__ = [
     "AnsweredRounds",
     "BatchRows",
     "Client",
+    "Evaluation",
     "MemoryAnswers",
     "MemoryTable",
     "RoundRecord",

@@ -11,7 +11,7 @@ from torch import Tensor
 from dresfl.errors import CheckpointError, MessageError
 from dresfl.field import Domain
 from dresfl.optimizers import Optimizer, State, squared_norm
-from dresfl.quantize import stochastic_round
+from dresfl.quantize import gradient_reals, stepped_integers, weight_reals
 
 from .messages import Answer, Task
 from .session import Session
@@ -130,10 +130,10 @@ class Server:
         session, network = self.session, self.session.network
         device = str(integers.device)
         weight_scales, gradient_scales = network.weight_scales_on(device), network.gradient_scales_on(device)
-        gradient = integers / gradient_scales * (1.0 / (session.batch_size * session.num_shards))
+        gradient = gradient_reals(integers, gradient_scales, session.batch_size * session.num_shards)
         before = weights.to(torch.float64)
-        update, moments = self.optimizer.update(state, factors, gradient, before / weight_scales)
-        after = before - stochastic_round(update * weight_scales, noise)
+        update, moments = self.optimizer.update(state, factors, gradient, weight_reals(before, weight_scales))
+        after = stepped_integers(before, update, weight_scales, noise)
         watched = (integers.abs().max(), squared_norm(gradient), after.abs().max())
         return after.to(torch.int64), moments, watched
 

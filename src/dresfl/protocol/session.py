@@ -30,6 +30,7 @@ from dresfl.field import (
     Domain,
     PublicStream,
     ResidueField,
+    ResidueSystem,
     choose_moduli,
     modulus_limit,
     num_value_moduli,
@@ -94,7 +95,7 @@ class Session:
         return self.network.needed_bits(self.batch_size * self.num_shards)
 
     @cached_property
-    def field(self) -> ResidueField | ByteField:
+    def field(self) -> ResidueSystem:
         return choose_field(
             self.network,
             self.num_clients,
@@ -111,7 +112,7 @@ class Session:
         return recovery_threshold(self.network.gradient_degree, self.num_shards, self.max_colluders)
 
     @cached_property
-    def code(self) -> LagrangeCode:
+    def code(self) -> LagrangeCode[Tensor]:
         return LagrangeCode(
             self.field,
             num_clients=self.num_clients,
@@ -229,7 +230,7 @@ def choose_field(
     batch_size: int,
     moduli: tuple[int, ...] = (),
     device: str = "cpu",
-) -> ResidueField | ByteField:
+) -> ResidueSystem:
     """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
 
     The moduli follow from the public parameters alone, so all parties choose the same. Networks with large layers get
@@ -252,8 +253,8 @@ def choose_field(
             f"the moduli hold too little: {bits:.0f} bits and headroom are needed",
             "leave the moduli out to have them chosen",
         )
-    field = ResidueField(moduli, kept, device)
-    return ByteField(field) if fused_kernels(device) and moduli[-1] < 256 and short_sums else field
+    in_bytes = fused_kernels(device) and moduli[-1] < 256 and short_sums
+    return ByteField(moduli, kept, device) if in_bytes else ResidueField(moduli, kept, device)
 
 
 def encode_rows(

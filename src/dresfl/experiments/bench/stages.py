@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dresfl.field import ByteField, ResidueField
+from dresfl.field import ResidueSystem
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Server, Session
@@ -51,7 +51,7 @@ class Setting:
         )
 
 
-def residues(field: ResidueField | ByteField, *shape: int) -> Tensor:
+def residues(field: ResidueSystem, *shape: int) -> Tensor:
     """Residues (M,*shape) that fill their range, as those of coded values do."""
     generator = torch.Generator().manual_seed(1)
     return field.embed(torch.randint(-(2**30), 2**30, shape, generator=generator))

@@ -2,7 +2,7 @@
 
 from .figures import curves, draw
 from .matrix import Cell, matrix, recipe, recipes
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, TABLE_DATASETS
+from .published import METHOD_LABELS, METHODS, PAPER, TABLE_DATASETS
 from .records import Record, read_records
 from .runner import Failure, Watch, run_matrix
 from .tables import cell_text, markdown, spreadsheet, table
@@ -26,6 +26,5 @@ __all__ = [
     "METHODS",
     "METHOD_LABELS",
     "TABLE_DATASETS",
-    "DATASET_LABELS",
     "PAPER",
 ]

@@ -16,15 +16,6 @@ METHOD_LABELS: Final[dict[str, str]] = {
 }
 
 TABLE_DATASETS: Final = ("mnist", "fashion", "emnist", "cifar10", "cifar100", "svhn")
-DATASET_LABELS: Final[dict[str, str]] = {
-    "digits": "digits",
-    "mnist": "MNIST",
-    "fashion": "Fashion-MNIST",
-    "emnist": "EMNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "svhn": "SVHN",
-}
 
 _ROWS: Final[dict[str, tuple[tuple[float, float], ...]]] = {
     "fedavg": ((96.17, 0.05), (81.20, 0.07), (71.50, 0.28), (89.54, 0.09), (67.71, 0.26), (83.82, 0.20)),

@@ -60,7 +60,8 @@ class Model:
 
     def predict(self, inputs: Array) -> npt.NDArray[np.int64]:
         """The class of each row (m,): the place of its largest output."""
-        return self.decision_function(inputs).argmax(1)
+        classes: npt.NDArray[np.int64] = self.decision_function(inputs).argmax(1)
+        return classes
 
     def decision_function(self, inputs: Array) -> npt.NDArray[np.float64]:
         """The network's outputs (m,C) for inputs (m, ...), one value for each class."""
@@ -68,7 +69,7 @@ class Model:
         module = self.to_torch()
         widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in self.network.parameters)
         with torch.no_grad():
-            parts = [module(part) for part in rows.split(max(1, _VALUES_AT_A_TIME // widest))]
+            parts = [module(part) for part in torch.split(rows, max(1, _VALUES_AT_A_TIME // widest))]
         outputs: npt.NDArray[np.float64] = torch.cat(parts).numpy()
         return outputs
 
@@ -98,7 +99,8 @@ def load_model(path: str | Path) -> Model:
     """The model of a file.
 
     >>> import dresfl as dr, tempfile
-    >>> model = dr.simulate(dr.mlp((3, 2), input_bits=4, weight_bits=10), [([[1.0, 0.0, 0.5]], [1])] * 3, rounds=2).model
+    >>> network = dr.mlp((3, 2), input_bits=4, weight_bits=10)
+    >>> model = dr.simulate(network, [([[1.0, 0.0, 0.5]], [1])] * 3, rounds=2).model
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(folder + "/model.safetensors")
     ...     load_model(folder + "/model.safetensors").weights_sha256 == model.weights_sha256

@@ -18,7 +18,7 @@ class Plan:
     """What follows from a network and the sizes of a federation. Bytes are of one client.
 
     >>> import dresfl as dr
-    >>> planned = dr.plan(dr.mlp((784, 64, 10), input_bits=4, weight_bits=10), dr.CodeParameters(5), rows=60_000)
+    >>> planned = dr.plan(dr.mlp((784, 64, 10), input_bits=4, weight_bits=10), num_clients=5, rows=60_000)
     >>> planned.feasible, planned.to_dict()["recovery_threshold"]
     (True, 5)
     """
@@ -48,12 +48,8 @@ class Plan:
         """Raise InfeasiblePlan with the nearest settings that work if so many clients cannot decode."""
         if self.feasible:
             return
-        clients, degree, shards, colluders = (
-            self.num_clients,
-            self.gradient_degree,
-            self.num_shards,
-            self.max_colluders,
-        )
+        clients, degree = self.num_clients, self.gradient_degree
+        shards, colluders = self.num_shards, self.max_colluders
         room = (clients - 1) // degree + 1  # the largest K+T that these clients allow
         nearest = [f"{self.recovery_threshold} clients"]
         if room > colluders:
@@ -70,17 +66,26 @@ class Plan:
         )
 
 
-def plan(network: Network, code: CodeParameters, *, rows: int) -> Plan:
+def plan(
+    network: Network,
+    *,
+    num_clients: int,
+    num_shards: int = CodeParameters.num_shards,
+    max_colluders: int = CodeParameters.max_colluders,
+    batch_size: int = CodeParameters.batch_size,
+    rows: int,
+) -> Plan:
     """The plan of a federation: threshold, moduli, sizes and warnings. Infeasible settings are planned too.
 
     rows: of all clients together.
 
     >>> import dresfl as dr
     >>> network = dr.mlp((784, 64, 64, 10), input_bits=4, weight_bits=10)
-    >>> planned = plan(network, dr.CodeParameters(num_clients=20), rows=60_000)
+    >>> planned = plan(network, num_clients=20, rows=60_000)
     >>> planned.gradient_degree, planned.recovery_threshold, planned.max_dropouts, planned.feasible
     (8, 9, 11, True)
     """
+    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size)
     if rows < 1:
         raise UsageError(f"rows must be at least 1, not {rows}")
     needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)

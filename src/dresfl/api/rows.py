@@ -19,7 +19,7 @@ Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
 def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
     """Inputs and labels as flat rows for a network. Wrong shapes, labels, NaN and infinity are refused by name."""
     if not isinstance(rows, Sequence) or len(rows) != 2:
-        raise DataError(f"{name} is {type(rows).__name__}, wanted (inputs, labels)", "give each client a pair of arrays")
+        raise DataError(f"{name} is no pair of inputs and labels", "give each client (inputs, labels)")
     inputs, labels = to_inputs(rows[0], network, name), _numbers(rows[1], f"{name}: labels")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
@@ -33,12 +33,10 @@ def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.floa
     """Inputs as flat rows (m,F). Each row has the network's input shape, or is flat already."""
     inputs = _numbers(values, f"{name}: inputs")
     shape, wanted = inputs.shape[1:], network.input_shape
-    flat = len(shape) == 1 or len(wanted) == 1
-    if inputs.dtype.kind not in "fiub" or not shape or not (shape == wanted or flat and math.prod(shape) == network.input_size):
+    fits = shape == wanted or (1 in (len(shape), len(wanted)) and math.prod(shape) == network.input_size)
+    if inputs.dtype.kind not in "fiub" or not shape or not fits:
         raise DataError(
-            f"{name}: inputs are {inputs.dtype} of shape {inputs.shape}, wanted numbers of shape (rows, "
-            + ", ".join(map(str, wanted))
-            + ")",
+            f"{name}: inputs are {inputs.dtype} of shape {inputs.shape}, wanted numbers of shape (rows, *{wanted})",
             "one row is inputs[:1], not inputs[0]; images have their channels last",
         )
     return np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
@@ -49,8 +47,8 @@ def check_range(data: DataSet, network: Network, shift: float) -> None:
     reach = max(float(data.inputs.max()) + shift, -float(data.inputs.min()) - shift)
     if reach > 0 and math.log2(reach) > network.input_magnitude:
         raise DataError(
-            f"{data.name}: an input reaches {reach:.6g}, but the network is made for {2.0**network.input_magnitude:.6g}",
-            "scale the inputs to about [0, 1] or [-1, 1], or make the Network with input_magnitude=log2 of the largest",
+            f"{data.name}: an input reaches {reach:.6g}, the network is made for {2.0**network.input_magnitude:.6g}",
+            "scale the inputs to [0, 1] or [-1, 1], or give Network the input_magnitude log2(largest input)",
         )
 
 

@@ -20,7 +20,7 @@ from dresfl.protocol import Evaluation, RoundRecord, Server, Session
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
 from dresfl.storage.model_file import StoredModel
-from dresfl.storage.run_folder import Accuracy, Measurement, Progress, Recorder, Summary, summarise
+from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, summarise
 
 from .model import Model
 from .plan import plan
@@ -93,7 +93,7 @@ def simulate(
     tested = None if test is None else to_dataset(test, network, "test")
     for part in [*data, *([tested] if tested else [])]:
         check_range(part, network, shift)
-    plan(network, code, rows=sum(part.num_rows for part in data)).check()
+    plan(network, **dataclasses.asdict(code), rows=sum(part.num_rows for part in data)).check()
     quantizer = Quantizer(network.input_bits, shift)
     session = Session(
         network=network,
@@ -164,7 +164,7 @@ class Simulation:
         network = self.session.network
         server = Server(self.session, self.optimizer, self.rounds)
         federation = LocalFederation(self.session, server, self.data, self.dropouts, self.engine)
-        with Recorder(
+        with RunRecorder(
             server, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
         ) as recorder:
             self._play(federation, recorder, watch)
@@ -180,7 +180,7 @@ class Simulation:
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 
-    def _play(self, federation: LocalFederation, recorder: Recorder, watch: Watcher) -> None:
+    def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop."""
         server, progress = federation.server, recorder.progress
         stops = self.evaluate_every, self.checkpoint_every

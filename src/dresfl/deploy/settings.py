@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.coding import CodeParameters
 from dresfl.data import Partition
 from dresfl.errors import UsageError
 from dresfl.federation import Agreement
@@ -28,10 +29,10 @@ class AgreedModel:
 
     layers: tuple[Layer, ...]
     input_shape: tuple[int, ...]
-    input_bits: int = 4
-    weight_bits: int = 10
-    shift: float = 0.0
-    input_bound: float = 1.0  # no |input|, shift included, is larger
+    input_bits: int = Agreement.input_bits
+    weight_bits: int = Agreement.weight_bits
+    shift: float = Agreement.shift
+    input_bound: float = Agreement.input_bound  # no |input|, shift included, is larger
 
 
 @final
@@ -39,9 +40,9 @@ class AgreedModel:
 class AgreedFederation:
     """K, T and the batch. N is the length of the roster."""
 
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
 
 
 @final
@@ -93,12 +94,12 @@ class Listening:
 
     listen: str = "0.0.0.0:7443"
     metrics: str = ""  # address of the health and metrics endpoint, e.g. 127.0.0.1:9464; empty: none
-    grace: float = 0.0
-    deadline: float = 120.0
-    on_shortage: Literal["retry", "skip"] = "retry"
-    spool_bytes: int = 4 * 2**30
-    keepalive: float = 20.0
-    linger: float = 30.0
+    grace: float = Pace.grace
+    deadline: float = Pace.deadline
+    on_shortage: Literal["retry", "skip"] = Pace.on_shortage
+    spool_bytes: int = HubSettings.spool_bytes
+    keepalive: float = HubSettings.keepalive
+    linger: float = HubSettings.linger
 
 
 @final
@@ -150,9 +151,9 @@ class Connecting:
     """How a site reaches the coordinator."""
 
     server: str
-    keepalive: float = 20.0
-    first_delay: float = 0.2
-    longest_delay: float = 30.0
+    keepalive: float = SiteSettings.keepalive
+    first_delay: float = SiteSettings.first_delay
+    longest_delay: float = SiteSettings.longest_delay
 
 
 @final

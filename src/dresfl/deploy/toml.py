@@ -68,8 +68,11 @@ def _override(table: dict[str, Any], setting: str) -> None:
     table[last] = value
 
 
-def parse(kind: type[_T], table: object, where: str = "") -> _T:
-    """A dataclass from a TOML table: unknown keys, missing keys and wrong types are named."""
+def parse(kind: type[_T], table: object, where: str = "", default: object = None) -> _T:
+    """A dataclass from a TOML table: unknown keys, missing keys and wrong types are named.
+
+    default: an instance whose values stand for keys that the table leaves out.
+    """
     if not isinstance(table, Mapping):
         raise UsageError(f"{where or 'the configuration'} must be a table, not {table!r}")
     hints = typing.get_type_hints(kind)
@@ -77,10 +80,12 @@ def parse(kind: type[_T], table: object, where: str = "") -> _T:
     for key in table:
         if key not in fields:
             raise UsageError(f"unknown key {_dotted(where, key)!r}", closest(key, fields))
-    values = {key: _value(hints[key], value, _dotted(where, key)) for key, value in table.items()}
+    values = {key: _value(hints[key], value, _dotted(where, key), fields[key].default) for key, value in table.items()}
     for name, f in fields.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if required and name not in values:
+        if name not in values and isinstance(default, kind):
+            values[name] = getattr(default, name)
+        elif name not in values and required:
             raise UsageError(f"the key {_dotted(where, name)!r} is missing")
     return kind(**values)
 
@@ -99,7 +104,7 @@ def _dotted(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _value(hint: Any, value: object, where: str) -> Any:
+def _value(hint: Any, value: object, where: str, default: object = None) -> Any:
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if hint == tuple[Layer, ...]:
         if not isinstance(value, list):
@@ -117,7 +122,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
             raise UsageError(f"{where} = {value!r} is not known", closest(str(value), map(str, choices)))
         return value
     if dataclasses.is_dataclass(hint):
-        return parse(typing.cast(type, hint), value, where)
+        return parse(typing.cast(type, hint), value, where, default)
     if hint is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if type(value) is not hint:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
 
+from dresfl.coding import CodeParameters
 from dresfl.data import Partition
 from dresfl.deploy.toml import closest, load_table, override, parse, parse_table
 from dresfl.errors import UsageError
@@ -19,6 +20,8 @@ from dresfl.runtimes.local import Engine
 
 from .presets import preset_names, preset_text
 
+PAPER_CODE = CodeParameters(num_clients=20)
+
 
 @final
 @dataclass(frozen=True)
@@ -28,17 +31,6 @@ class Data:
     dataset: str = "digits"
     partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
-
-
-@final
-@dataclass(frozen=True)
-class Federation:
-    """N, K, T and the batch."""
-
-    num_clients: int = 20
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
 
 
 @final
@@ -76,7 +68,7 @@ class RunConfig:
     checkpoint_every: int = 100
     threads: int = 0  # 0: as torch chooses
     data: Data = field(default_factory=Data)
-    federation: Federation = field(default_factory=Federation)
+    federation: CodeParameters = PAPER_CODE
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     dropout: Dropout = field(default_factory=Dropout)

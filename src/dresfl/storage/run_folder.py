@@ -165,7 +165,7 @@ Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test s
 
 
 @final
-class Recorder:
+class RunRecorder:
     """Counts a training's rounds, measures it now and then, and keeps its folder if it has one. Use it in a `with`.
 
     A folder with a checkpoint sets the training back to where that left it. After each round call `count`; after the

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from dresfl import data
 from dresfl.data import DataSet, Partition
+from dresfl.data import partition as partition_labels
 
 ClientRows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -22,5 +22,5 @@ def partition(
     >>> len(clients), sum(len(labels) for _, labels in clients)
     (20, 1437)
     """
-    parts = data.partition(rows.labels, num_clients, how, alpha=alpha, seed=seed)
+    parts = partition_labels(rows.labels, num_clients, how, alpha=alpha, seed=seed)
     return [(rows.inputs[part], rows.labels[part]) for part in parts]

@@ -1,4 +1,4 @@
-"""The errors a caller may catch: one small family, each with what was wanted, what came, what to do.
+"""The errors that a caller may catch: one small family. Each says what was wanted, what came, and what to do.
 
 The command line prints `error:` from the message and `hint:` from `hint`, and exits with `exit_code`.
 """
@@ -60,6 +60,10 @@ class HeadroomAlarm(DresError):
 
 class StoreError(DresError):
     """A party's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
+
+
+class ModelError(DresError):
+    """A model file that cannot be read: damaged, altered, or of a format that is not known."""
 
 
 class CheckpointError(DresError):

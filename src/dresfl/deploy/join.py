@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.errors import StoreError
-from dresfl.experiments.training import threads
+from dresfl.kernels.threads import torch_threads
 from dresfl.model import weights_sha256
 from dresfl.protocol import Task
 from dresfl.runtimes.grpc_runtime import Log, Site
@@ -28,7 +28,10 @@ def run_site(config: SiteConfig, log: Log) -> dict[str, Any]:
         with stopping_on_signals():
             return await site.run()
 
-    with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store:
+    with (
+        torch_threads(config.threads),
+        ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store,
+    ):
         keep = partial(keep_model, config.model, agreement)
         site = Site(config.site_settings(), agreement, credentials, store, rows, log, keep)
         final_task = asyncio.run(run(site))

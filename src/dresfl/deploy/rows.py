@@ -2,8 +2,10 @@
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from dresfl.data import DataSet, flat_inputs, integer_rows, load, partition
@@ -40,16 +42,25 @@ def test_rows(test: Test, agreement: Agreement) -> DataSet | None:
 
 def read_npz(path: Path, num_classes: int) -> DataSet:
     """Rows from a NumPy archive: `inputs` (m,…) of any real type, `labels` (m,) of integers."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            inputs, labels = archive["inputs"], archive["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"cannot read rows from {path}: {error}", "save them with numpy.savez(inputs=…, labels=…)"
-        ) from error
+    arrays = read_npz_arrays(path, "inputs", "labels")
+    inputs, labels = arrays["inputs"], arrays["labels"]
     if not np.issubdtype(labels.dtype, np.integer) or inputs.dtype.kind not in "fiu":
         raise DataError(f"{path}: inputs must be numbers and labels integers", "convert them before saving")
     return DataSet(inputs.astype(np.float32), labels.astype(np.int64).ravel(), num_classes, path.name)
+
+
+def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a NumPy archive, among which the needed ones must be."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        if missing := [name for name in needed if name not in arrays]:
+            raise ValueError(f"it has no {' and no '.join(missing)}")
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"cannot read rows from {path}: {error}", "save them with numpy.savez(inputs=…, labels=…)"
+        ) from error
+    return arrays
 
 
 def check_data_set(data: DataSet, agreement: Agreement) -> None:

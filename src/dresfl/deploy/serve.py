@@ -2,25 +2,23 @@
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
-from dresfl import __version__
 from dresfl.data import DataSet
 from dresfl.errors import CheckpointError
-from dresfl.experiments.training import Metrics, Progress, checkpoint_path, metrics_line, restore, threads
 from dresfl.federation import Agreement
-from dresfl.files import save_tensors, write_atomic
-from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, Evaluation, RoundRecord, Session, Training
+from dresfl.files import write_atomic
+from dresfl.kernels.threads import torch_threads
+from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.runtimes.grpc_runtime import Hub, Log
+from dresfl.storage.run_folder import RunRecorder, summarise
 
 from .metrics import serve_metrics
+from .model import stored_model
 from .rows import test_rows
 from .settings import ServerConfig, load_agreement, load_credentials
 
@@ -34,78 +32,50 @@ class Recorder:
     def __init__(
         self, config: ServerConfig, agreement: Agreement, test: DataSet | None, log: Log, engine: str = "grpc"
     ) -> None:
-        self._engine = engine
-        self._config, self._agreement, self._log = config, agreement, log
-        self._evaluation = Evaluation(agreement.network, agreement.quantizer, test) if test is not None else None
+        self._config, self._agreement, self._test, self._log, self._engine = config, agreement, test, log, engine
+        self._logged = time.monotonic()
         self._folder = Path(config.folder)
-        self._started = self._logged = time.monotonic()
-        self._metrics: Metrics | None = None
         self._server: Training | None = None
-        self.progress = Progress()
+        self._run: RunRecorder | None = None
 
     def make_server(self, session: Session) -> Training:
-        """The Training of a session, where its last checkpoint left it."""
-        server = Training(session, self._config.optimizer, self._agreement.rounds)
-        self.progress = restore(server, self._folder)
-        self._started = time.monotonic() - self.progress.seconds
-        self._metrics = Metrics(self._folder / "metrics.jsonl", self.progress.metrics_bytes)
-        self._server = server
+        """The training of a session, where its last checkpoint left it."""
+        agreement, test = self._agreement, self._test
+        accuracy = Evaluation(agreement.network, agreement.quantizer, test).accuracy if test is not None else None
+        self._server = server = Training(session, self._config.optimizer, agreement.rounds)
+        self._run = RunRecorder(
+            server, accuracy=accuracy, evaluate_every=self._config.evaluate_every, folder=self._folder
+        )
         return server
 
     def watch(self, record: RoundRecord, answers: int) -> None:
         """After a round: count it; evaluate, checkpoint and log when it is time."""
-        server, metrics, progress = self._server, self._metrics, self.progress
-        if server is None or metrics is None:
+        server, run = self._server, self._run
+        if server is None or run is None:
             raise RuntimeError("no run has been made")
-        progress.count(record, answers)
+        run.count(record, answers)
         if record.outcome == "refused":
-            metrics.write({"round": record.round_number, "alarm": record.reason})
             self._log("round refused", round=record.round_number, reason=record.reason)
-        if server.round_number % self._config.evaluate_every == 0 or server.done:
-            progress.accuracy = self._evaluation.accuracy(server.weights) if self._evaluation else 0.0
-            progress.seconds = time.monotonic() - self._started
-            metrics.write(metrics_line(progress, record))
+        run.measure(record)
         if server.round_number % self._config.checkpoint_every == 0 or server.done or record.outcome != "stepped":
-            progress.seconds = time.monotonic() - self._started
-            progress.metrics_bytes = metrics.sync()
-            state = {"progress": dataclasses.asdict(progress), "session": server.session.session_id.hex()}
-            save_tensors(checkpoint_path(self._folder), server.state(), state)
+            run.checkpoint()
         if time.monotonic() - self._logged >= SECONDS_BETWEEN_LINES or server.done:
             self._logged = time.monotonic()
-            self._log("progress", round=progress.round_number, rounds=server.rounds, accuracy=progress.accuracy)
+            self._log("progress", round=server.round_number, rounds=server.rounds, accuracy=run.progress.accuracy)
 
     def finish(self, server: Training) -> dict[str, Any]:
         """Write the model and the summary."""
-        progress, session, network = self.progress, server.session, server.session.network
-        digest = weights_sha256(server.weights)
-        description = {
-            "format": "dresfl model 1",
-            "agreement": self._agreement.to_dict(),
-            "input_shape": network.input_shape,
-            "weights_sha256": digest,
-        }
-        save_tensors(self._folder / "model.safetensors", network.tensors(server.weights), description)
-        summary = {
-            "name": self._config.name,
-            "engine": self._engine,
-            "test_accuracy": progress.accuracy,
-            "rounds": server.rounds,
-            "skipped_rounds": progress.skipped,
-            "alarms": progress.alarms,
-            "mean_survivors": progress.mean_survivors,
-            "recovery_threshold": session.recovery_threshold,
-            "weights_sha256": digest,
-            "seconds": progress.seconds,
-            "seconds_per_round": progress.seconds / server.rounds,
-            "bytes_uploaded": progress.answers * Answer.size(session.field, network.num_parameters),
-            "versions": {"dresfl": __version__},
-        }
-        write_atomic(self._folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-        return summary
+        if self._run is None:
+            raise RuntimeError("no run has been made")
+        test_rows = self._test.num_rows if self._test is not None else None
+        name, engine = self._config.name, self._engine
+        summary = summarise(server, self._run.progress, name=name, engine=engine, test_rows=test_rows)
+        self._run.finish(summary, stored_model(self._agreement, server.weights))
+        return summary.to_dict()
 
     def close(self) -> None:
-        if self._metrics is not None:
-            self._metrics.__exit__()
+        if self._run is not None:
+            self._run.__exit__()
 
 
 def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] = lambda port: None) -> dict[str, Any]:
@@ -123,7 +93,7 @@ def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] =
             with serve_metrics(config.network.metrics, hub, log):
                 return await hub.run(on_ready)
 
-    with threads(config.threads):
+    with torch_threads(config.threads):
         try:
             server = asyncio.run(run())
         finally:

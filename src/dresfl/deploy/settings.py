@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.coding import CodeParameters
 from dresfl.data import Partition
 from dresfl.errors import UsageError
-from dresfl.experiments.config import load_table, parse
 from dresfl.federation import Agreement
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.grpc_runtime import Credentials, HubSettings, Pace, SiteSettings
 from dresfl.sealing import Identity, Roster
+
+from .toml import load_table, parse
 
 
 @final
@@ -27,10 +29,10 @@ class AgreedModel:
 
     layers: tuple[Layer, ...]
     input_shape: tuple[int, ...]
-    input_bits: int = 4
-    weight_bits: int = 10
-    shift: float = 0.0
-    input_bound: float = 1.0  # no |input|, shift included, is larger
+    input_bits: int = Agreement.input_bits
+    weight_bits: int = Agreement.weight_bits
+    shift: float = Agreement.shift
+    input_bound: float = Agreement.input_bound  # no |input|, shift included, is larger
 
 
 @final
@@ -38,9 +40,9 @@ class AgreedModel:
 class AgreedFederation:
     """K, T and the batch. N is the length of the roster."""
 
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
 
 
 @final
@@ -92,12 +94,12 @@ class Listening:
 
     listen: str = "0.0.0.0:7443"
     metrics: str = ""  # address of the health and metrics endpoint, e.g. 127.0.0.1:9464; empty: none
-    grace: float = 0.0
-    deadline: float = 120.0
-    on_shortage: Literal["retry", "skip"] = "retry"
-    spool_bytes: int = 4 * 2**30
-    keepalive: float = 20.0
-    linger: float = 30.0
+    grace: float = Pace.grace
+    deadline: float = Pace.deadline
+    on_shortage: Literal["retry", "skip"] = Pace.on_shortage
+    spool_bytes: int = HubSettings.spool_bytes
+    keepalive: float = HubSettings.keepalive
+    linger: float = HubSettings.linger
 
 
 @final
@@ -149,9 +151,9 @@ class Connecting:
     """How a site reaches the coordinator."""
 
     server: str
-    keepalive: float = 20.0
-    first_delay: float = 0.2
-    longest_delay: float = 30.0
+    keepalive: float = SiteSettings.keepalive
+    first_delay: float = SiteSettings.first_delay
+    longest_delay: float = SiteSettings.longest_delay
 
 
 @final
@@ -194,7 +196,7 @@ _PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster
 
 def load_party(kind: type[_T], path: Path) -> _T:
     """Read a party's file; its paths become absolute."""
-    table = load_table(str(path))
+    table = load_table(path)
     tables: list[dict[str, Any]] = [table, *(part for part in table.values() if isinstance(part, dict))]
     for part in tables:
         for name in _PATHS:
@@ -205,7 +207,7 @@ def load_party(kind: type[_T], path: Path) -> _T:
 
 def load_agreement(config: ServerConfig | SiteConfig, roster: Roster) -> Agreement:
     """The agreement that a party's file names, for a roster."""
-    return parse(AgreementFile, load_table(config.agreement)).with_roster(roster)
+    return parse(AgreementFile, load_table(Path(config.agreement))).with_roster(roster)
 
 
 def load_credentials(keys: Keys) -> Credentials:

@@ -19,10 +19,11 @@ from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
 from dresfl.data import flat_inputs
 from dresfl.field import PublicStream
 from dresfl.files import write_atomic
+from dresfl.kernels.threads import torch_threads
+from dresfl.storage.run_folder import read_metrics
 
 from .config import RunConfig
 from .prepare import Prepared, prepare
-from .training import read_metrics, threads
 
 _EVALUATED_AT_A_TIME = 2048
 
@@ -159,7 +160,7 @@ def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], Non
     prepared = prepare(config, None)
     methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))
     curves = [ours]
-    with threads(config.threads):
+    with torch_threads(config.threads):
         for method, label in methods:
             curves.append(run_baseline(prepared, method, label, functools.partial(watch, label), loss="squared"))
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")

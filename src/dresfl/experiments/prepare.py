@@ -1,6 +1,5 @@
 """From a configuration and a data set to a session, integer rows and dropouts: what every method starts from."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,12 +7,11 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from dresfl.coding import CodeParameters
+from dresfl.api.simulate import check_device
 from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type, load, partition
-from dresfl.errors import DataError, UsageError
+from dresfl.errors import DataError
 from dresfl.features import Watch, extract_features
 from dresfl.model import Network
 from dresfl.protocol import Evaluation, Session
@@ -55,7 +53,7 @@ def load_split(config: RunConfig, folder: Path | None, watch: Watch = lambda don
 
     `watch` is told of images whose features were extracted, and of none where the cache has them.
     """
-    _check_device(config)
+    check_device(config.device)
     return extract_features(load(config.data.dataset, folder), config.features, folder, config.device, watch)
 
 
@@ -70,7 +68,7 @@ def prepare(
 
     `split`: what `load_split` made of the same `data` and `features`, if several runs share it.
     """
-    _check_device(config)
+    check_device(config.device)
     if split is None:
         split = load_split(config, folder, watch)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
@@ -84,17 +82,12 @@ def prepare(
     )
     session = Session(
         network=network,
-        parameters=CodeParameters(**dataclasses.asdict(config.federation)),
+        parameters=config.federation,
         client_rows=tuple(len(rows) for rows in parts),
         seed=config.seed,
         device=config.device,
     )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))
-
-
-def _check_device(config: RunConfig) -> None:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
 
 
 def build_network(config: RunConfig, data: DataSet) -> Network:

@@ -26,11 +26,11 @@ import pytest
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import DresError
-from dresfl.files import load_tensors, save_tensors
 from dresfl.model import weights_sha256
 from dresfl.protocol import RoundRecord, Session, Task, Training, slices
 from dresfl.runtimes.grpc_runtime import Pace, Site, SiteSettings
 from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 from .federation import Events, Network
 from .proxy import Proxy, broken, dropped, flipped, garbage

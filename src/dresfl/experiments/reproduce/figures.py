@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dresfl.data import data_set_label
 from dresfl.errors import DresError
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER
 from dresfl.files import write_atomic
 
-from .published import METHOD_LABELS, METHODS, PAPER
 from .records import Record, grouped, mean_and_sd
 from .tables import split_note
 

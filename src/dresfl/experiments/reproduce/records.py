@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from dresfl.deploy.toml import parse
 from dresfl.errors import DataError, DresError
-from dresfl.experiments.config import RunConfig, parse
+from dresfl.experiments.config import RunConfig
+from dresfl.experiments.published import METHODS, TABLE_DATASETS
 from dresfl.files import write_atomic
-
-from .published import METHODS, TABLE_DATASETS
 
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dresfl.data import data_set_label
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, ROWS
 
-from .published import METHOD_LABELS, METHODS, PAPER, ROWS
 from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]

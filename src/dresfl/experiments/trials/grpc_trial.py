@@ -5,7 +5,7 @@
     FOLDER/site-3/  site.toml, keys/, store/     a site
     FOLDER/*/log.jsonl                           what each said
 
-Every party is started by the command that a real one would use: `dresfl server` and `dresfl client`.
+Every party is started by the command that a real one would use: `dresfl serve` and `dresfl join`.
 """
 
 import contextlib
@@ -34,8 +34,9 @@ from dresfl.deploy.settings import (
     SiteData,
     Test,
 )
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import build_network
 from dresfl.files import write_atomic
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
@@ -150,8 +151,8 @@ def write_trial(trial: Trial, folder: Path) -> tuple[Party, list[Party]]:
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
     _write_server(config, keys, data, folder, "127.0.0.1:0")
-    server = Party("server", "server", folder / "server", "fed.toml")
-    return server, [Party(name, "client", folder / name, "site.toml") for name in names]
+    server = Party("server", "serve", folder / "server", "fed.toml")
+    return server, [Party(name, "join", folder / name, "site.toml") for name in names]
 
 
 def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
@@ -308,7 +309,7 @@ def _play(
         for event in server.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
+                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
         while deed_of := faults.take(number, sum(site.running for site in sites) < needed):
             deed, client = deed_of
             pid = _do(deed, server, sites, client)

@@ -1,5 +1,9 @@
-"""What the paper reports, and the names it gives: Table 1 (mean ± sd of five runs, in percent), appendix B."""
+"""What the paper reports and the names it gives: Table 1 (mean ± sd of five runs, in percent), appendix B.
 
+This module is cheap to import: `dresfl reproduce --help` lists the names.
+"""
+
+from importlib import resources
 from typing import Final, Literal, get_args
 
 Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "dresfl-paper", "dresfl", "centralised"]
@@ -42,3 +46,10 @@ ROWS: Final[dict[str, tuple[int, int]]] = {
     "svhn": (73_257, 26_032),
 }
 """Training and test rows of the official splits, which the paper used."""
+
+
+def recipes() -> list[str]:
+    """The data sets that have a recipe, the paper's first and in its order."""
+    folder = resources.files(__package__) / "reproduce" / "recipes"
+    names = {entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")}
+    return [*TABLE_DATASETS, *sorted(names - set(TABLE_DATASETS))]

@@ -18,7 +18,6 @@ from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import Prepared, prepare
 from dresfl.experiments.training import train
 from dresfl.protocol import Training
-from dresfl.protocol import round as protocol_round
 from dresfl.storage import run_folder
 from dresfl.storage.model_file import read_model
 from dresfl.storage.run_folder import clear_run, read_metrics, read_summary

@@ -1,4 +1,4 @@
-"""Who answers in a simulated round. Draws are a function of (seed, round), so every method sees the same ones."""
+"""Who answers in a simulated round. The draws depend on the seed and the round only, so every method sees the same."""
 
 import json
 from collections.abc import Sequence

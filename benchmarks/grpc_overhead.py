@@ -30,7 +30,7 @@ from dresfl.experiments.trials.grpc_trial import Trial, federate
 from dresfl.federation import Agreement
 from dresfl.model import Dense, Square
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Client, RoundRecord, Server
+from dresfl.protocol import Client, RoundRecord, Training
 from dresfl.runtimes.grpc_runtime import Credentials, Hub, HubSettings, Pace, Site, SiteSettings, log_to
 from dresfl.runtimes.local import LocalFederation
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
@@ -141,7 +141,7 @@ def run_hub(what: str, groups: int, watch: Any) -> tuple[Hub, dict[str, float]]:
 
         async def run() -> Hub:
             settings = HubSettings(folder=folder / "run", linger=20.0, pace=Pace(deadline=300.0))
-            hub = Hub(settings, agreement, own, lambda s: Server(s, OPTIMIZER, setting.rounds), watch, log_to(note))
+            hub = Hub(settings, agreement, own, lambda s: Training(s, OPTIMIZER, setting.rounds), watch, log_to(note))
             parts = [list(range(i, setting.clients, groups)) for i in range(groups)]
             await hub.run(lambda port: processes.extend(start_sites(what, folder, port, parts)))
             return hub
@@ -165,7 +165,7 @@ def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
     config = load_config("digits", [*settings, f"federation.num_clients={clients}", 'dropout.model="none"'])
     prepared = prepare(config, None)
     session, data = prepared.session, prepared.client_data()
-    server = Server(session, config.optimizer, rounds)
+    server = Training(session, config.optimizer, rounds)
     local = LocalFederation(session, server, data, prepared.dropouts, "coded")
     local.run_round()
     began = time.perf_counter()

@@ -14,9 +14,10 @@ import time
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from dresfl.coding import CodeParameters
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Server, Session
+from dresfl.protocol import Session, Training
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 
 ROWS = 8
@@ -24,7 +25,7 @@ ROWS = 8
 
 def federation() -> tuple[Session, LocalFederation]:
     network = mlp((25088, 4096, 4096, 10), input_bits=4, weight_bits=10)
-    session = Session(network, 20, 1, 1, 64, (ROWS,) * 20, seed=5, device="cuda")
+    session = Session(network, CodeParameters(20), (ROWS,) * 20, seed=5, device="cuda")
     generator = torch.Generator().manual_seed(0)
     data = []
     for _ in range(20):
@@ -32,7 +33,7 @@ def federation() -> tuple[Session, LocalFederation]:
         inputs = dense * (torch.rand((ROWS, 25088), generator=generator) < 0.1)
         labels = torch.randint(10, (ROWS,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, 10).to(torch.int32)))
-    server = Server(session, Optimizer(learning_rate=1e-9), rounds=1000)
+    server = Training(session, Optimizer(learning_rate=1e-9), rounds=1000)
     return session, LocalFederation(session, server, data, no_dropouts(20, 1), "coded")
 
 

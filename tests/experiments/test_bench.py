@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dresfl.cli import main
+from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.experiments import bench
 from dresfl.experiments.bench import peers, products, stages, timing
@@ -20,7 +21,7 @@ from dresfl.experiments.bench.growth import STAGES, Sweep
 from dresfl.experiments.bench.run import machine
 from dresfl.experiments.bench.stages import Setting
 
-SMALL = Setting(layers=(6, 4, 3), num_clients=6, batch_size=4, rows_per_client=3)
+SMALL = Setting(layers=(6, 4, 3), parameters=CodeParameters(6, batch_size=4), rows_per_client=3)
 TINY = bench.Settings(
     setting=SMALL,
     shapes=((4, 9, 5),),
@@ -28,8 +29,8 @@ TINY = bench.Settings(
     sweep_seconds=0.0,
     sweeps=(
         Sweep("clients", (5, 6), SMALL),
-        Sweep("shards", (1, 2), replace(SMALL, num_clients=9)),
-        Sweep("colluders", (1, 2), replace(SMALL, num_clients=9)),
+        Sweep("shards", (1, 2), replace(SMALL, parameters=CodeParameters(9, batch_size=4))),
+        Sweep("colluders", (1, 2), replace(SMALL, parameters=CodeParameters(9, batch_size=4))),
         Sweep("width", (2, 4), SMALL),
         Sweep("batch", (2, 4), SMALL),
     ),

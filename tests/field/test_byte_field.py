@@ -68,7 +68,7 @@ def test_every_operation_agrees(device, seed, factor):
 @pytest.mark.parametrize("device", DEVICES)
 def test_masks_are_the_same(device):
     floats, octets = fields(device)
-    keys = SecretSeed(b"k" * 32).key().expand(3, 8).to(device)
+    keys = SecretSeed(b"k" * 32).mask_key(b"").expand(3, 8).to(device)
     rows = torch.arange(3, device=device)
     assert octets.uniform(keys, rows, 50).equal(floats.uniform(keys, rows, 50).to(torch.int8))
 
@@ -86,7 +86,7 @@ def test_a_coded_round_decodes_to_the_same_integers(device):
     rows = torch.randint(0, 17, (1, 5, network.input_size), generator=generator)
     targets = torch.nn.functional.one_hot(torch.randint(0, 4, (1, 5), generator=generator), 4)
     whole = torch.cat((rows, targets), -1)
-    key = SecretSeed.fresh().key().view(1, 8).to(device)
+    key = SecretSeed.fresh().mask_key(b"").view(1, 8).to(device)
     masks = field.uniform(key, torch.zeros(1, dtype=torch.int64, device=device), whole.numel())
     code = LagrangeCode(field, 12, 1, 1, network.gradient_degree)
     shares = code.encode(field.embed(whole), masks.view(len(primes), *whole.shape))

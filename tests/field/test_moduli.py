@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from dresfl.errors import FieldError
 from dresfl.field import (
-    HEADROOM_BITS,
     ResidueField,
     choose_moduli,
     modulus_limit,
     num_value_moduli,
 )
-from dresfl.field.moduli import LARGEST_MODULUS, is_prime
+from dresfl.field.moduli import HEADROOM_BITS, LARGEST_MODULUS, is_prime
 from dresfl.kernels import SLACK, exact_inner_length
 from field.primes import LARGE, MIDDLE, TINY
 

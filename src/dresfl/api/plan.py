@@ -5,8 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
-from dresfl.coding import CodeParameters
-from dresfl.coding.lagrange import recovery_threshold
+from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
@@ -89,7 +88,7 @@ def plan(
     if rows < 1:
         raise UsageError(f"rows must be at least 1, not {rows}")
     needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
-    field = choose_field(network, code.num_clients, code.num_shards, code.max_colluders, code.batch_size)
+    field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
     row_width = network.input_size + network.num_classes
     return Plan(

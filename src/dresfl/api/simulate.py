@@ -16,7 +16,7 @@ from dresfl.errors import UsageError
 from dresfl.kernels.threads import torch_threads
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Evaluation, RoundRecord, Server, Session
+from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
 from dresfl.storage.model_file import StoredModel
@@ -97,10 +97,7 @@ def simulate(
     quantizer = Quantizer(network.input_bits, shift)
     session = Session(
         network=network,
-        num_clients=code.num_clients,
-        num_shards=code.num_shards,
-        max_colluders=code.max_colluders,
-        batch_size=code.batch_size,
+        parameters=code,
         client_rows=tuple(part.num_rows for part in data),
         seed=seed,
         device=check_device(device),
@@ -162,33 +159,33 @@ class Simulation:
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
         """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
         network = self.session.network
-        server = Server(self.session, self.optimizer, self.rounds)
-        federation = LocalFederation(self.session, server, self.data, self.dropouts, self.engine)
+        training = Training(self.session, self.optimizer, self.rounds)
+        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine)
         with RunRecorder(
-            server, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
+            training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
         ) as recorder:
             self._play(federation, recorder, watch)
             summary = summarise(
-                server,
+                training,
                 recorder.progress,
                 name=self.name,
                 engine=self.engine,
                 reliable_clients=self.dropouts.num_reliable,
                 test_rows=self.test_rows,
             )
-            model = StoredModel(network, server.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
+            model = StoredModel(network, training.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 
     def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop."""
-        server, progress = federation.server, recorder.progress
+        training, progress = federation.training, recorder.progress
         stops = self.evaluate_every, self.checkpoint_every
-        whole = True  # whether the server, the counters and the metrics agree
+        whole = True  # whether the training, the counters and the metrics agree
         try:
-            while not server.done:
+            while not training.done:
                 whole = False
-                played = federation.run_rounds(min(every - server.round_number % every for every in stops))
+                played = federation.run_rounds(min(every - training.round_number % every for every in stops))
                 for record, answers in played[:-1]:
                     recorder.count(record, answers)
                     watch(progress, record, answers)
@@ -197,7 +194,7 @@ class Simulation:
                 recorder.measure(record)
                 whole = True
                 watch(progress, record, answers)
-                if server.round_number % self.checkpoint_every == 0 and not server.done:
+                if training.round_number % self.checkpoint_every == 0 and not training.done:
                     recorder.checkpoint()
         except KeyboardInterrupt:
             if whole:

@@ -43,7 +43,7 @@ class LagrangeCode(Generic[Elements]):
     >>> field = ResidueField((101, 103, 107), num_value_moduli=2)
     >>> code = LagrangeCode(field, num_clients=4, num_shards=2, max_colluders=1, degree=1)
     >>> shards = field.embed(torch.tensor([[5, -6], [7, 8]]))
-    >>> masks = field.uniform(SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), 2)
+    >>> masks = field.uniform(SecretSeed.fresh().mask_key(b"").view(1, 8), torch.tensor([0]), 2)
     >>> shares = code.encode(shards, masks)
     >>> field.lift(code.decode(shares[:, [3, 0, 2]], (3, 0, 2))).tolist()
     [[5.0, -6.0], [7.0, 8.0]]
@@ -103,14 +103,15 @@ class LagrangeCode(Generic[Elements]):
         """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
         return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
 
-    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | None = None) -> Elements:
+    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
         if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:
             raise UsageError(
                 f"{self.num_shards} shards and {self.max_colluders} masks expected, "
                 f"{shards.shape[1]} and {masks.shape[1]} came"
             )
-        matrix = self.encoding_matrix if clients is None else self.encoding_matrix[:, list(clients)]
+        chosen = slice(None) if clients is None else clients if isinstance(clients, Tensor) else list(clients)
+        matrix = self.encoding_matrix[:, chosen]  # (M,n,K+T)
         hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
         return self._apply(matrix, hidden)
 

@@ -24,7 +24,7 @@ def site_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor,
         own = load(data.dataset, data.folder or None).train
         parts = partition(own.labels, agreement.num_clients, data.partition, alpha=data.alpha, seed=agreement.seed)
         rows = parts[index]
-    check_rows(own, agreement)
+    check_data_set(own, agreement)
     return integer_rows(own, agreement.quantizer, rows)
 
 
@@ -36,7 +36,7 @@ def test_rows(test: Test, agreement: Agreement) -> DataSet | None:
         found = load(test.dataset, test.folder or None).test
     else:
         return None
-    check_rows(found, agreement)
+    check_data_set(found, agreement)
     return found
 
 
@@ -63,7 +63,7 @@ def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def check_rows(data: DataSet, agreement: Agreement) -> None:
+def check_data_set(data: DataSet, agreement: Agreement) -> None:
     """Refuse rows that the agreement is not made for: their size, their classes, and the bound on their values."""
     network = agreement.network
     if flat_inputs(data).shape[1] != network.input_size or data.num_classes != network.num_classes:

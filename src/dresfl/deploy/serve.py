@@ -13,7 +13,7 @@ from dresfl.errors import CheckpointError
 from dresfl.federation import Agreement
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
-from dresfl.protocol import Evaluation, RoundRecord, Server, Session
+from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.runtimes.grpc_runtime import Hub, Log
 from dresfl.storage.run_folder import RunRecorder, summarise
 
@@ -35,14 +35,14 @@ class Recorder:
         self._config, self._agreement, self._test, self._log, self._engine = config, agreement, test, log, engine
         self._logged = time.monotonic()
         self._folder = Path(config.folder)
-        self._server: Server | None = None
+        self._server: Training | None = None
         self._run: RunRecorder | None = None
 
-    def make_server(self, session: Session) -> Server:
+    def make_server(self, session: Session) -> Training:
         """The training of a session, where its last checkpoint left it."""
         agreement, test = self._agreement, self._test
         accuracy = Evaluation(agreement.network, agreement.quantizer, test).accuracy if test is not None else None
-        self._server = server = Server(session, self._config.optimizer, agreement.rounds)
+        self._server = server = Training(session, self._config.optimizer, agreement.rounds)
         self._run = RunRecorder(
             server, accuracy=accuracy, evaluate_every=self._config.evaluate_every, folder=self._folder
         )
@@ -63,7 +63,7 @@ class Recorder:
             self._logged = time.monotonic()
             self._log("progress", round=server.round_number, rounds=server.rounds, accuracy=run.progress.accuracy)
 
-    def finish(self, server: Server) -> dict[str, Any]:
+    def finish(self, server: Training) -> dict[str, Any]:
         """Write the model and the summary."""
         if self._run is None:
             raise RuntimeError("no run has been made")
@@ -87,7 +87,7 @@ def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] =
     check_same(folder / "agreement.json", agreement)
     recorder = Recorder(config, agreement, test_rows(config.test, agreement), log)
 
-    async def run() -> Server:
+    async def run() -> Training:
         with stopping_on_signals():
             hub = Hub(config.hub_settings(), agreement, credentials, recorder.make_server, recorder.watch, log)
             with serve_metrics(config.network.metrics, hub, log):

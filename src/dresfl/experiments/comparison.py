@@ -68,7 +68,7 @@ def run_baseline(
     problem = baselines.Problem(network, method, loss, config.optimizer, draws.num_clients)
     state = baselines.initial_state(problem, PublicStream(config.seed), device, dtype)
     train, test = prepared.split.train, prepared.split.test
-    training = baselines.Training(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
+    training = baselines.BaselineTraining(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
     test_inputs, test_labels = flat_inputs(test).to(device), torch.from_numpy(test.labels).to(device)
 
     def accuracy() -> float:

@@ -80,13 +80,9 @@ def prepare(
         alpha=config.data.alpha,
         seed=config.seed,
     )
-    federation = config.federation
     session = Session(
         network=network,
-        num_clients=federation.num_clients,
-        num_shards=federation.num_shards,
-        max_colluders=federation.max_colluders,
-        batch_size=federation.batch_size,
+        parameters=config.federation,
         client_rows=tuple(len(rows) for rows in parts),
         seed=config.seed,
         device=config.device,

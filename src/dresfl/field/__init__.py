@@ -2,7 +2,7 @@
 
 from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
 from .byte_field import ByteField
-from .moduli import HEADROOM_BITS, choose_moduli, modulus_limit, num_value_moduli
+from .moduli import choose_moduli, modulus_limit, num_value_moduli
 from .random import Domain, PublicStream, SecretSeed
 from .reals import Reals
 from .residue_field import ResidueField
@@ -14,7 +14,6 @@ __all__ = [
     "ByteField",
     "Domain",
     "Elements",
-    "HEADROOM_BITS",
     "ModularArithmetic",
     "PublicMatrix",
     "PublicStream",

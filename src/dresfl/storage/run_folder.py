@@ -28,7 +28,7 @@ from dresfl import __version__
 from dresfl.errors import CheckpointError, DresError
 from dresfl.files import disk, write_atomic
 from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, RoundRecord, Server
+from dresfl.protocol import Answer, RoundRecord, Training
 
 from .model_file import StoredModel, write_model
 from .tensors import load_tensors, save_tensors
@@ -124,7 +124,7 @@ class Summary:
 
 
 def summarise(
-    server: Server,
+    training: Training,
     progress: Progress,
     *,
     name: str,
@@ -133,7 +133,7 @@ def summarise(
     test_rows: int | None = None,
 ) -> Summary:
     """The summary of a run that has ended. Engine `direct` shares and uploads nothing."""
-    session, coded = server.session, engine != "direct"
+    session, coded = training.session, engine != "direct"
     residues, parameters = session.field, session.network.num_parameters
     coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
     share = session.row_width * len(residues.moduli) * residues.residue_bytes  # of one row, for one client
@@ -141,7 +141,7 @@ def summarise(
         name=name,
         engine=engine,
         test_accuracy=progress.accuracy,
-        rounds=server.rounds,
+        rounds=training.rounds,
         skipped_rounds=progress.skipped,
         alarms=progress.alarms,
         mean_survivors=progress.mean_survivors,
@@ -149,9 +149,9 @@ def summarise(
         reliable_clients=reliable_clients,
         train_rows=sum(session.client_rows),
         test_rows=test_rows,
-        weights_sha256=weights_sha256(server.weights),
+        weights_sha256=weights_sha256(training.weights),
         seconds=progress.seconds,
-        seconds_per_round=progress.seconds / server.rounds,
+        seconds_per_round=progress.seconds / training.rounds,
         bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
         bytes_uploaded=progress.answers * Answer.size(residues, parameters) if coded else 0,
         modulus_bits=residues.modulus.bit_length(),
@@ -172,9 +172,11 @@ class RunRecorder:
     last of a block `measure`; `checkpoint` when it is time.
     """
 
-    def __init__(self, server: Server, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None) -> None:
-        self._server, self._accuracy, self._every, self._folder = server, accuracy, evaluate_every, folder
-        self.progress = restore(server, folder) if folder else Progress()
+    def __init__(
+        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None
+    ) -> None:
+        self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
+        self.progress = restore(training, folder) if folder else Progress()
         self.history: list[Measurement] = []
         self._started = time.monotonic() - self.progress.seconds
         self._metrics = _Metrics(folder / "metrics.jsonl", self.progress.metrics_bytes) if folder else None
@@ -194,11 +196,11 @@ class RunRecorder:
 
     def measure(self, record: RoundRecord) -> Measurement | None:
         """After a round: evaluate and write a line, if it is time."""
-        if self._server.round_number % self._every and not self._server.done:
+        if self._training.round_number % self._every and not self._training.done:
             return None
         progress = self.progress
         if self._accuracy is not None:
-            progress.accuracy = self._accuracy(self._server.weights)
+            progress.accuracy = self._accuracy(self._training.weights)
         progress.seconds = time.monotonic() - self._started
         measured = Measurement(
             round=progress.round_number,
@@ -224,9 +226,9 @@ class RunRecorder:
         state = {
             "format": CHECKPOINT_FORMAT,
             "progress": dataclasses.asdict(self.progress),
-            "session": self._server.session.session_id.hex(),
+            "session": self._training.session.session_id.hex(),
         }
-        save_tensors(checkpoint_path(self._folder), self._server.state(), state)
+        save_tensors(checkpoint_path(self._folder), self._training.state(), state)
 
     def finish(self, summary: Summary, model: StoredModel) -> None:
         """Write the model, then the summary."""
@@ -272,7 +274,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
 
 
-def restore(server: Server, folder: Path) -> Progress:
+def restore(training: Training, folder: Path) -> Progress:
     """Set a training to where its folder's checkpoint left it, if there is one; how the run stands."""
     path = checkpoint_path(folder)
     if not path.exists():
@@ -287,7 +289,7 @@ def restore(server: Server, folder: Path) -> Progress:
     stored, known = meta.get("progress"), dataclasses.asdict(Progress())
     if not isinstance(stored, dict) or stored.keys() != known.keys() or not all(map(_is_counter, stored.items())):
         raise CheckpointError(f"{path} has no valid progress", "delete the run's folder to start over")
-    server.restore(tensors)
+    training.restore(tensors)
     return Progress(**stored)
 
 

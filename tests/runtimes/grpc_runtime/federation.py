@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.protocol import Server, Session, Task
+from dresfl.protocol import Session, Task, Training
 from dresfl.runtimes.grpc_runtime import Hub, HubSettings, Log, Site, SiteSettings, log_to
 from dresfl.storage import ShareStore, data_digest
 
@@ -76,10 +76,10 @@ class Network:
         self.records: list[Any] = []
         self.pauses: dict[int, Pause] = {}
         self.saved: dict[str, torch.Tensor] | None = None  # the checkpoint
-        self.make_server: Callable[[Session], Server] = self._make_server
+        self.make_server: Callable[[Session], Training] = self._make_server
 
-    def _make_server(self, session: Session) -> Server:
-        server = Server(session, OPTIMIZER, self.consortium.rounds)
+    def _make_server(self, session: Session) -> Training:
+        server = Training(session, OPTIMIZER, self.consortium.rounds)
         if self.saved is not None:
             server.restore(self.saved)
         return server
@@ -102,7 +102,7 @@ class Network:
         self.pauses[number] = Pause()
         return self.pauses[number]
 
-    async def start_hub(self) -> asyncio.Task[Server]:
+    async def start_hub(self) -> asyncio.Task[Training]:
         """A hub, listening when this returns; on the port of the one before, if there was one."""
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         settings = replace(self.settings, listen=f"127.0.0.1:{self.port}")

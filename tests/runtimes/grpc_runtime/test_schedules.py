@@ -27,7 +27,7 @@ import pytest
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import DresError
 from dresfl.model import weights_sha256
-from dresfl.protocol import RoundRecord, Server, Session, Task, slices
+from dresfl.protocol import RoundRecord, Session, Task, Training, slices
 from dresfl.runtimes.grpc_runtime import Pace, Site, SiteSettings
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.tensors import load_tensors, save_tensors
@@ -133,9 +133,9 @@ class Stage(Network):
         self.site_events: list[Events] = [Told(self._moment) for _ in consortium.sites]
         self.proxies: list[Proxy] = []
         self.sites: dict[int, asyncio.Task[Task]] = {}
-        self.hub_task: asyncio.Task[Server] | None = None
+        self.hub_task: asyncio.Task[Training] | None = None
         self._hub_number = 0
-        self._servers: dict[int, Server] = {}
+        self._servers: dict[int, Training] = {}
         self.dead: set[int] = set()  # killed, and not back yet
         self.gone: set[int] = set()  # for good
         self.lost: set[int] = set()  # their folders
@@ -178,8 +178,8 @@ class Stage(Network):
     def _checkpoint(self) -> Path:
         return self.settings.folder / "checkpoint.safetensors"
 
-    def _restored(self, number: int, session: Session) -> Server:
-        server = self._servers[number] = Server(session, OPTIMIZER, self.consortium.rounds)
+    def _restored(self, number: int, session: Session) -> Training:
+        server = self._servers[number] = Training(session, OPTIMIZER, self.consortium.rounds)
         if self._checkpoint.exists():
             server.restore(load_tensors(self._checkpoint)[0])
         return server
@@ -309,7 +309,7 @@ class Stage(Network):
         self.sites[index] = self.start_site(index)
         self.dead.discard(index)
 
-    async def run(self) -> Server:
+    async def run(self) -> Training:
         """Until the coordinator has all rounds."""
         self.proxies = [await Proxy(None).start() for _ in range(CLIENTS)]
         playing: asyncio.Task[None] | None = None

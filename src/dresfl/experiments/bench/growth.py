@@ -8,6 +8,12 @@ from .stages import Setting
 from .timing import Call, Timing, growth_exponent, interleaved
 
 STAGES = ("encode", "gradient", "decode", "round")
+_PARAMETERS = {
+    "clients": "num_clients",
+    "shards": "num_shards",
+    "colluders": "max_colluders",
+    "batch": "batch_size",
+}
 
 
 @final
@@ -21,14 +27,9 @@ class Sweep:
 
     def at(self, size: int) -> Setting:
         """The setting at one size."""
-        if self.name == "clients":
-            return replace(self.base, num_clients=size)
-        if self.name == "shards":
-            return replace(self.base, num_shards=size)
-        if self.name == "colluders":
-            return replace(self.base, max_colluders=size)
-        if self.name == "batch":
-            return replace(self.base, batch_size=size)
+        if self.name in _PARAMETERS:
+            changed = {_PARAMETERS[self.name]: size}
+            return replace(self.base, parameters=replace(self.base.parameters, **changed))
         first, *hidden, last = self.base.layers
         return replace(self.base, layers=(first, *[size] * len(hidden), last))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Server, Session
+from dresfl.protocol import Answer, Session, Training, coded_gradient, encode_rows
 
 from . import stages
 from .timing import Call
@@ -67,25 +67,25 @@ def _measure(setting: stages.Setting, device: str, threads: int) -> dict[str, An
 
 def _answers(session: Session) -> list[Answer]:
     """The first R clients' answers to the first round of a synthetic federation, each in memory of its own."""
-    size, field = session.network.input_size, session.field
     rows = stages.federation(session).rows[: session.batch_size * session.num_shards]
-    shards = field.embed(rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1))  # (M,K,B,W)
-    masks = stages.residues(field, session.max_colluders, session.batch_size, session.row_width)
+    shards = rows.view(session.batch_size, session.num_shards, -1)  # (B,K,W)
+    numbers = torch.arange(session.batch_size)
+    keys = torch.zeros(session.batch_size, 8, dtype=torch.int32)  # as good as secret ones, for a measurement
     weights = session.network.initial_weights(session.stream).to(session.device)
     answers = []
     for client in range(session.recovery_threshold):
-        coded = session.code.encode(shards, masks, [client])  # (M,1,B,W)
-        gradient = session.network.gradient(field, weights, coded[..., :size], coded[..., size:])
+        coded = encode_rows(session, keys, numbers, shards, [client])  # (M,1,B,W)
+        gradient = coded_gradient(session, weights, coded)
         answers.append(Answer(0, client, gradient[:, 0].clone(memory_format=torch.contiguous_format)))
     return answers
 
 
 def _last_answer(session: Session, answers: list[Answer]) -> Call:
-    """The R-th answer's arrival at a server that has the others: it decodes and steps."""
-    server = Server(session, Optimizer(), rounds=1)
+    """The R-th answer's arrival where the others are: the training decodes and steps."""
+    training = Training(session, Optimizer(), rounds=1)
     for answer in answers[:-1]:
-        server.receive(answer)
-    return lambda: server.receive(answers[-1])
+        training.receive(answer)
+    return lambda: training.receive(answers[-1])
 
 
 def _peak(call: Call, device: str) -> int | None:

@@ -14,6 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from dresfl import __version__
+from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.protocol import Session, expand_masks
 
@@ -35,8 +36,8 @@ _MNIST = Setting()
 
 
 def _sweeps(*, full: bool) -> tuple[Sweep, ...]:
-    base = Setting(batch_size=16)
-    many = Setting(batch_size=16, num_clients=70)  # room for the answers that 8 shards or colluders need
+    base = Setting(parameters=CodeParameters(20, batch_size=16))
+    many = Setting(parameters=CodeParameters(70, batch_size=16))  # room for the answers of 8 shards or colluders
     return (
         Sweep("clients", (10, 20, 50, 100, 200) if full else (10, 50, 200), base),
         Sweep("shards", (1, 2, 4, 8) if full else (1, 4), many),

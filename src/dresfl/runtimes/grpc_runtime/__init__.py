@@ -1,4 +1,4 @@
-"""The gRPC runtime: the same Client and Server as in one process, on machines that do not trust each other.
+"""The gRPC runtime: the same Client and Training as in one process, on machines that do not trust each other.
 
 frames.py: what travels. hub.py: the coordinator. site.py: an organisation. The rest are their parts.
 """

@@ -12,7 +12,7 @@ import grpc
 
 from dresfl.errors import DresError, MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Terms, make_session, most_parcel_bytes
-from dresfl.protocol import Answer, Server, Session, Task
+from dresfl.protocol import Answer, Session, Task, Training
 
 from .frames import Ack, Begin, Done, Hello, Holding, Open, Ready, Reject, Reply, Request, Slice, Wait, decode
 from .lobby import Lobby, to_sign
@@ -89,7 +89,7 @@ class _Running:
 
     terms: Terms
     session: Session
-    server: Server
+    server: Training
     rounds: Rounds
     relay: Relay
     sender: WeightSender
@@ -104,11 +104,11 @@ class Hub:
         settings: HubSettings,
         agreement: Agreement,
         credentials: Credentials,
-        make_server: Callable[[Session], Server],
+        make_server: Callable[[Session], Training],
         watch: Watch,
         log: Log,
     ) -> None:
-        """make_server: the Server for a session, restored if there is a checkpoint. watch: called after every round."""
+        """make_server: a session's Training, restored if there is a checkpoint. watch: called after every round."""
         if len(credentials.roster.members) != agreement.num_clients:
             raise UsageError(
                 f"the roster lists {len(credentials.roster.members)} clients, the agreement has {agreement.num_clients}"
@@ -128,8 +128,8 @@ class Hub:
 
     # -- the whole run ---------------------------------------------------------------------------------------
 
-    async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> Server:
-        """Serve until the run is complete; return the Server with its final weights. `on_ready` gets the port."""
+    async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> Training:
+        """Serve until the run is complete; return the Training with its final weights. `on_ready` gets the port."""
         # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
         listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._most_bytes + 2**20))
@@ -156,7 +156,7 @@ class Hub:
             self._disk.shutdown(wait=False)
         return server
 
-    async def _run(self) -> Server:
+    async def _run(self) -> Training:
         if self._lobby.terms is None:
             await self._met.wait()
         running = self._settle(self._lobby.settled_terms)
@@ -178,7 +178,7 @@ class Hub:
         relay = Relay(session, spool, self._settings.spool_bytes)
         return _Running(terms, session, server, rounds, relay, WeightSender(session))
 
-    async def _close(self, server: Server) -> None:
+    async def _close(self, server: Training) -> None:
         """Tell every client the final weights; wait a while for those who are away."""
         self._door.closing = True  # from now on clients leave as they should
         final_task = Task(server.rounds, server.weights.cpu())

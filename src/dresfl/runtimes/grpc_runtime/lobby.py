@@ -42,7 +42,7 @@ class Lobby:
                 "compare model, code, batch, seed, input bound and roster in both configurations",
             )
         if self.terms is None:
-            self._agreement.check_rows(hello.rows)
+            self._agreement.check_row_count(hello.rows)
         self._greeted[index] = hello.introduction
         if self.terms is None and len(self._greeted) == self._num_clients:
             self.terms = self._settle()

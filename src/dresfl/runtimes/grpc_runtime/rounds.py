@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, final
 
 from dresfl.errors import MessageError, UsageError
-from dresfl.protocol import Answer, RoundRecord, Server, Task
+from dresfl.protocol import Answer, RoundRecord, Task, Training
 
 from .log import Log
 
@@ -62,10 +62,10 @@ Watch = Callable[[RoundRecord, int], None]
 
 @final
 class Rounds:
-    """Plays the rounds of one Server. Decoding and `watch` run in one thread, in order, so that the streams stay alive
+    """Plays the rounds of a Training. Decoding and `watch` run in one thread, in order, so that the streams stay alive
     and a checkpoint is written while the clients compute."""
 
-    def __init__(self, server: Server, audience: Audience, pace: Pace, watch: Watch, log: Log) -> None:
+    def __init__(self, server: Training, audience: Audience, pace: Pace, watch: Watch, log: Log) -> None:
         self._server, self._audience, self._pace, self._watch, self._log = server, audience, pace, watch, log
         self._arrivals: asyncio.Queue[tuple[int, int, bytes]] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, "rounds")

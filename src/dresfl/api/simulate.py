@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import final, get_args
 
 import numpy as np
 import torch
@@ -84,7 +84,11 @@ def simulate(
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
     code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
-    _check(rounds=rounds, evaluate_every=evaluate_every, threads=threads + 1)
+    for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, not {value}")
+    if engine not in get_args(Engine):
+        raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
     if classes and len(classes) != network.num_classes:
         raise UsageError(f"{len(classes)} classes are named, but the network ends in {network.num_classes} values")
     if dropouts is not None and len(dropouts.rates) != len(clients):
@@ -128,12 +132,6 @@ def check_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
     return device
-
-
-def _check(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}")
 
 
 @final

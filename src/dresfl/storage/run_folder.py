@@ -40,7 +40,11 @@ CHECKPOINT_FORMAT = "dresfl checkpoint 2"
 @final
 @dataclass
 class Progress:
-    """How a run stands: the counters that the summary reports and a checkpoint keeps."""
+    """How a run stands: the counters that the summary reports and a checkpoint keeps.
+
+    >>> Progress(round_number=4, answers=30).mean_survivors == 7.5
+    True
+    """
 
     round_number: int = 0
     skipped: int = 0

@@ -74,7 +74,7 @@ class Model:
         return outputs
 
     def save(self, path: str | Path) -> None:
-        """Write the model as one file; docs/reference/model-file.md describes it."""
+        """Write the model as one safetensors file, with all that a prediction needs."""
         write_model(Path(path), self._stored)
 
     @classmethod

@@ -74,12 +74,12 @@ class LagrangeCode(Generic[Elements]):
 
     @property
     def recovery_threshold(self) -> int:
-        """R: how many answers the server needs."""
+        """R: how many answers the coordinator needs."""
         return recovery_threshold(self.degree, self.num_shards, self.max_colluders)
 
     @property
     def max_dropouts(self) -> int:
-        """D = N − R: how many clients may vanish in a round (Theorem 1)."""
+        """D = N − R: how many clients may be missing in a round (Theorem 1)."""
         return self.num_clients - self.recovery_threshold
 
     @property
@@ -126,7 +126,7 @@ class LagrangeCode(Generic[Elements]):
         return self._apply(self.decoding_matrix(survivors), answers)
 
     def decode_sum(self, answers: Elements, survivors: Sequence[int]) -> Elements:
-        """Σ_k g(X_k), all that the server needs: answers (M,R,...) -> (M,...)."""
+        """Σ_k g(X_k), all that the coordinator needs: answers (M,R,...) -> (M,...)."""
         self._check(answers.shape[1], survivors)
         return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), answers)[:, 0]
 

@@ -114,7 +114,7 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
         recorder = Recorder(config, agreement, test_rows(config.test, agreement), log, engine="flower")
         identity = Identity.load(Path(config.keys.identity))
         coordinator = Coordinator(
-            settings, agreement, identity, roster, folder, recorder.make_server, recorder.watch, log
+            settings, agreement, identity, roster, folder, recorder.make_training, recorder.watch, log
         )
         try:
             server = coordinator.run(Post(carrier, settings.ttl))

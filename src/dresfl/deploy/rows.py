@@ -1,4 +1,4 @@
-"""A party's own rows, from its disk."""
+"""The rows of a client, or of the coordinator's test, from the disk."""
 
 import zipfile
 from pathlib import Path
@@ -15,8 +15,8 @@ from dresfl.federation import Agreement
 from .settings import SiteData, Test
 
 
-def site_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
-    """The integer inputs (m,F) and one-hot targets (m,C) that a site shares, checked against the agreement."""
+def own_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
+    """The integer inputs (m,F) and one-hot targets (m,C) that a client shares, checked against the agreement."""
     if data.file:
         own = read_npz(Path(data.file), agreement.network.num_classes)
         rows = np.arange(own.num_rows)
@@ -70,7 +70,7 @@ def check_data_set(data: DataSet, agreement: Agreement) -> None:
         raise DataError(
             f"{data.name}: rows of {flat_inputs(data).shape[1]} values in {data.num_classes} classes; the agreement "
             f"has {network.input_size} and {network.num_classes}",
-            "all parties must prepare their rows alike",
+            "all clients must prepare their rows alike",
         )
     reach = max(float(data.inputs.max()) + agreement.shift, -float(data.inputs.min()) - agreement.shift)
     if reach > agreement.input_bound:

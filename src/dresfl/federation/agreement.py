@@ -18,7 +18,7 @@ from dresfl.model import Layer, Network
 from dresfl.protocol import Session, most_client_rows
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 1"
+FORMAT = "dresfl agreement 2"
 
 
 @final

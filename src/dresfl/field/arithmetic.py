@@ -35,7 +35,7 @@ Elements = TypeVar("Elements", bound=Array)
 @final
 @dataclass(frozen=True)
 class PublicMatrix(Generic[Elements]):
-    """A matrix that every party knows, prepared by `Arithmetic.public`.
+    """A matrix that everybody knows, prepared by `Arithmetic.public`.
 
     values: (n,k) if the same integers serve all channels, else (M,n,k). bound: no |value| is larger; 0: not known.
     """
@@ -58,7 +58,7 @@ class Arithmetic(ABC, Generic[Elements]):
 
     @abstractmethod
     def public(self, integers: Tensor) -> PublicMatrix[Elements]:
-        """Prepare a matrix (n,k) that every party knows, such as weights, for `matmul_public`."""
+        """Prepare a matrix (n,k) that everybody knows, such as weights, for `matmul_public`."""
 
     @abstractmethod
     def matmul_public(self, left: Elements, right: PublicMatrix[Elements]) -> Elements:

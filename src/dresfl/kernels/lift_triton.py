@@ -4,7 +4,7 @@ Notation: p_0 < … < p_{M−1} the moduli, R answers, P coordinates; y_mj the r
 decoder's coefficient. Every coordinate x is fixed by s_m = Σ_j λ_mj·y_mj ≡ x (mod p_m); wanted is x as float64,
 rounded once, and whether |x| ≤ (p_0⋯p_{V−1} − 1)/2, where the first V moduli carry values and the rest are headroom.
 
-Each answer is read once and nothing but x is written. What makes the arithmetic cheap enough to hide behind that:
+Each answer is read once and only x is written. Memory is the limit if the arithmetic is cheap enough. It is, because:
 
 1. Consecutive moduli are multiplied up to *radices* q_0, …, q_{G−1} < 2^24 (three 8-bit primes, or one 24-bit prime,
    each), values apart from headroom. Garner's method then takes G(G+1)/2 steps where M(M+1)/2 would be needed.
@@ -383,7 +383,7 @@ def _chunked(decoder: Tensor, chunks: int, step: int, in_bytes: bool) -> tuple[T
 
 
 def decode_lift(answers: Tensor, decoder: Tensor, tables: LiftTables) -> tuple[Tensor, Tensor]:
-    """The server's decode and lift: answers (M,R,P), decoder (M,R) -> values (P,) float64, alarm () int32.
+    """The coordinator's decode and lift: answers (M,R,P), decoder (M,R) -> values (P,) float64, alarm () int32.
 
     x = Σ_j decoder[m,j]·answers[m,j] (mod p_m), symmetric, rounded once to float64. `alarm` counts the coordinates
     beyond ±value_bound; if it is not 0, no value may be used (those counted mean nothing). Nothing waits for the

@@ -30,6 +30,10 @@ class ShareTable(ABC):
     def missing(self, dealer: int) -> list[range]:
         """The ranges of a dealer's rows that are not held, ascending; nothing missing: empty."""
 
+    @abstractmethod
+    def flush(self) -> None:
+        """Put everything kept so far on the disk for good, if there is a disk."""
+
 
 class AnsweredRounds(ABC):
     """Which rounds of one run a client has answered, and for which weights."""
@@ -72,6 +76,9 @@ class MemoryTable(ShareTable):
 
     def missing(self, dealer: int) -> list[range]:
         return runs_of(self._absent[dealer])
+
+    def flush(self) -> None:
+        """Nothing to do: memory has no disk."""
 
 
 @final

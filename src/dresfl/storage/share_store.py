@@ -20,7 +20,7 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,18 +30,19 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, StoreError
-from dresfl.federation.agreement import Agreement, make_session
 from dresfl.field import SecretSeed
 from dresfl.files import disk, read_private, read_record, sync_folder, write_atomic, write_record
 from dresfl.protocol import Session
 
 from .answered_rounds import AnswerLog
-from .share_table import DiskTable, Verify
+from .share_table import DiskTable
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "dresfl store 1"
+FORMAT = "dresfl store 2"
 _SECRET = b"dresfl secret 1\n"
+
+SessionOf = Callable[[tuple[int, ...], bytes], Session]
 
 
 def data_digest(inputs: Tensor, targets: Tensor) -> bytes:
@@ -52,17 +53,6 @@ def data_digest(inputs: Tensor, targets: Tensor) -> bytes:
         for rows in torch.split(part, 4096):
             digest.update(rows.to("cpu", torch.int64).contiguous().numpy().astype("<i8").tobytes())
     return digest.digest()
-
-
-@final
-@dataclass(frozen=True)
-class Held:
-    """A sharing that a store has shares of, dealt for the rows that this client still has."""
-
-    sharing_id: bytes
-    index: int
-    nonce: bytes
-    client_rows: tuple[int, ...]
 
 
 @final
@@ -82,7 +72,7 @@ class ShareStore:
     """A client's folder, opened for one set of rows. Use it in a `with`.
 
     with ShareStore.open(folder, data_digest(inputs, targets), agreement.roster) as store:
-        table, answered = store.table(session, index), store.answered(session)
+        (table, damage), answered = store.table(session, index), store.answered(session)
         client = Client(session, index, store.secret(session), inputs, targets, table, answered)
     """
 
@@ -162,36 +152,39 @@ class ShareStore:
 
     # -- sharings --------------------------------------------------------------------------------------------
 
-    def held(self, agreement: Agreement, index: int) -> list[Held]:
-        """The sharings here that this agreement can use: same rows, same secret, same code. Newest first."""
-        found: list[tuple[float, Held]] = []
+    def held_nonces(self, session_of: SessionOf, index: int) -> list[bytes]:
+        """The nonces of the sharings here that can be used again: same rows, same secret, same code. Newest first.
+
+        session_of: the session that row counts and a nonce give under the agreement; DresError if they give none.
+        """
+        found: list[tuple[float, bytes]] = []
         for folder in self._sharings():
             path = folder / "sharing.json"
             try:
                 record = read_record(path)
                 if record is None or (record["tag"], record["index"]) != (self.tag.hex(), index):
                     continue
-                rows, nonce = tuple(record["client_rows"]), bytes.fromhex(record["nonce"])
-                session = make_session(agreement, rows, nonce, b"")
+                nonce = bytes.fromhex(record["nonce"])
+                session = session_of(tuple(record["client_rows"]), nonce)
             except StoreError as error:
                 _log.warning("%s", error)
                 continue
             except DresError:
                 continue  # it does not fit this agreement
             if session.sharing_id.hex() == folder.name:
-                found.append((path.stat().st_mtime, Held(session.sharing_id, index, nonce, rows)))
-        return [held for _, held in sorted(found, key=lambda pair: -pair[0])]
+                found.append((path.stat().st_mtime, nonce))
+        return [nonce for _, nonce in sorted(found, key=lambda pair: -pair[0])]
 
-    def table(self, session: Session, index: int, verify: Verify = "all") -> DiskTable:
-        """The shares of the session's sharing, verified: `missing_slices` says what is still to be fetched.
+    def table(self, session: Session, index: int, look: bool = True) -> tuple[DiskTable, list[str]]:
+        """The shares of the session's sharing, and what was found wrong with them, in words.
 
-        verify="used" reads a slice only before its first use, for a process that lives for one round. The space for all
-        shares is taken at once. Refused if the sharing was dealt to another client number here, or
-        dealt by this client under another secret or from other rows.
+        look=False reads a slice only before its first use, for a process that lives for one message. The space for all
+        shares is taken at once. Refused if the sharing was dealt to another client number here, or dealt by this client
+        under another secret or from other rows.
         """
         folder, key = self._folder(session), (session.sharing_digest, index)
         if key in self._tables:
-            return self._tables[key]
+            return self._tables[key], []
         wanted = {
             "tag": self.tag.hex(),
             "index": index,
@@ -213,8 +206,8 @@ class ShareStore:
             )
         if found is None:
             write_record(path, wanted)
-        self._tables[key] = DiskTable(folder, session, index, verify)
-        return self._tables[key]
+        table = self._tables[key] = DiskTable(folder, session, index, look)
+        return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:
         """The rounds of this session that were answered, whatever happened since."""

@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 from pathlib import Path
-from typing import Literal, NoReturn, final
+from typing import NoReturn, final
 
 import numpy as np
 from torch import Tensor
@@ -26,8 +26,6 @@ from dresfl.protocol.slices import num_slices, row_bytes, slice_range, slice_row
 
 _log = logging.getLogger(__name__)
 
-Verify = Literal["all", "used"]
-
 _PENDING_BYTES = 2**26  # written and not yet listed, at most
 
 
@@ -35,12 +33,12 @@ _PENDING_BYTES = 2**26  # written and not yet listed, at most
 class DiskTable(ShareTable):
     """One client's shares of one sharing in a folder. Made by `ShareStore.table`. For one thread at a time."""
 
-    def __init__(self, folder: Path, session: Session, index: int, verify: Verify = "all") -> None:
+    def __init__(self, folder: Path, session: Session, index: int, look: bool = True) -> None:
         self._folder, self._session, self._index = folder, session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
         clients = range(session.num_clients)
         self._digests: list[list[str | None]] = [[None] * num_slices(session, d) for d in clients]
-        self._verify_all = verify == "all"
+        self._verify_all = look
         self._unread: list[set[int]] = [set() for _ in clients]  # slices listed, but not yet held against their digest
         self._held = [np.zeros(num_slices(session, d), dtype=np.bool_) for d in clients]
         self._lacking = [num_slices(session, d) for d in clients]
@@ -220,7 +218,9 @@ class DiskTable(ShareTable):
                 self._lacking[dealer] += 1
 
     def missing(self, dealer: int) -> list[range]:
-        slices = [slice_range(self._session, dealer, number) for number in self.missing_slices(dealer)]
+        if not self._lacking[dealer]:
+            return []
+        slices = [slice_range(self._session, dealer, number) for number in np.flatnonzero(~self._held[dealer]).tolist()]
         merged: list[range] = []
         for rows in slices:
             if merged and merged[-1].stop == rows.start:
@@ -228,13 +228,6 @@ class DiskTable(ShareTable):
             else:
                 merged.append(rows)
         return merged
-
-    def missing_slices(self, dealer: int) -> list[int]:
-        """The numbers of a dealer's slices that have to be fetched."""
-        if not self._lacking[dealer]:
-            return []
-        absent: list[int] = np.flatnonzero(~self._held[dealer]).tolist()
-        return absent
 
     @property
     def complete(self) -> bool:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from dresfl.runtimes.grpc_runtime.frames import Ack, Hello, Reply, Slice
 
 from consortium import Consortium
 from dresfl.protocol import Client
 from dresfl.runtimes.grpc_runtime import streams
-from dresfl.runtimes.grpc_runtime.frames import Ack, Hello, Reply, Slice
 from dresfl.storage import ShareStore, data_digest
 
 from .federation import Network
@@ -30,9 +30,9 @@ def captured(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> tuple[C
 
     async def run() -> Network:
         network = Network(consortium)
-        hub = await network.start_hub()
-        await asyncio.gather(*network.start_sites().values())
-        await hub
+        coordinator = await network.start_coordinator()
+        await asyncio.gather(*network.start_clients().values())
+        await coordinator
         return network
 
     with monkeypatch.context() as patch:

@@ -5,13 +5,13 @@ import random
 from pathlib import Path
 
 import pytest
+from dresfl.runtimes.grpc_runtime.relay import Relay
+from dresfl.runtimes.grpc_runtime.spool import Spool
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
 from dresfl.model import mlp
 from dresfl.protocol import Session, num_slices
-from dresfl.runtimes.grpc_runtime.relay import Relay
-from dresfl.runtimes.grpc_runtime.spool import Spool
 
 
 def make_relay(folder: Path, rows: int = 4000, spool_bytes: int = 2**40) -> tuple[Relay, Session]:

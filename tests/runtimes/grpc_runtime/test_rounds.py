@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dresfl.runtimes.grpc_runtime.frames import Hello
+from dresfl.runtimes.grpc_runtime.lobby import Lobby
+from dresfl.runtimes.grpc_runtime.log import core_event, core_lines_as_events, log_to
+from dresfl.runtimes.grpc_runtime.rounds import Pace, Rounds
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import MessageError, Refused, UsageError
@@ -14,10 +18,6 @@ from dresfl.federation import NO_NONCE, Agreement, Terms, make_session
 from dresfl.federation import agreement as agreement_module
 from dresfl.model import Dense
 from dresfl.protocol import Client, Task, Training
-from dresfl.runtimes.grpc_runtime.frames import Hello
-from dresfl.runtimes.grpc_runtime.lobby import Lobby
-from dresfl.runtimes.grpc_runtime.log import core_event, core_lines_as_events, log_to
-from dresfl.runtimes.grpc_runtime.rounds import Pace, Rounds
 
 from .federation import Events
 

@@ -8,12 +8,8 @@ from .stages import Setting
 from .timing import Call, Timing, growth_exponent, interleaved
 
 STAGES = ("encode", "gradient", "decode", "round")
-_PARAMETERS = {
-    "clients": "num_clients",
-    "shards": "num_shards",
-    "colluders": "max_colluders",
-    "batch": "batch_size",
-}
+
+_SIZES = {"clients": "num_clients", "shards": "num_shards", "colluders": "max_colluders", "batch": "batch_size"}
 
 
 @final
@@ -27,9 +23,8 @@ class Sweep:
 
     def at(self, size: int) -> Setting:
         """The setting at one size."""
-        if self.name in _PARAMETERS:
-            changed = {_PARAMETERS[self.name]: size}
-            return replace(self.base, parameters=replace(self.base.parameters, **changed))
+        if self.name in _SIZES:
+            return replace(self.base, code=replace(self.base.code, **{_SIZES[self.name]: size}))
         first, *hidden, last = self.base.layers
         return replace(self.base, layers=(first, *[size] * len(hidden), last))
 

@@ -22,7 +22,8 @@ from .timing import Call
 
 _BLOCK_BYTES = 2**22  # of shares at a time
 _BLOCK = 64  # rounds of one call on a GPU, which plays them in blocks
-_PARAMETERS = CodeParameters(num_clients=20)
+
+_TWENTY = CodeParameters(num_clients=20)
 
 
 @final
@@ -31,14 +32,14 @@ class Setting:
     """A federation to be measured. The defaults are the `mnist` preset's sizes."""
 
     layers: tuple[int, ...] = (784, 64, 64, 10)
-    parameters: CodeParameters = _PARAMETERS
+    code: CodeParameters = _TWENTY
     rows_per_client: int = 100
 
     def session(self, device: str) -> Session:
         """The session of this setting, with the field that its network needs."""
-        network = mlp(self.layers, input_bits=4, weight_bits=10)
-        rows = (self.rows_per_client,) * self.parameters.num_clients
-        return Session(network, self.parameters, rows, seed=1, device=device)
+        network, code = mlp(self.layers, input_bits=4, weight_bits=10), self.code
+        rows = (self.rows_per_client,) * code.num_clients
+        return Session(network, code, rows, seed=1, device=device)
 
 
 def residues(field: ResidueSystem, *shape: int) -> Tensor:
@@ -87,16 +88,21 @@ def decode(session: Session) -> Call:
     return lambda: decode_sum(session.field, coefficients, [answers])
 
 
-def federation(session: Session) -> LocalFederation:
-    """All clients, with synthetic rows, and the training in this process; every client answers."""
+def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
+    """All clients, with synthetic rows, and the coordinator in this process; every client answers.
+
+    density: which part of the inputs is not 0.
+    """
     generator = torch.Generator().manual_seed(1)
     classes = session.network.num_classes
     data = []
     for count in session.client_rows:
         inputs = torch.randint(17, (count, session.network.input_size), generator=generator, dtype=torch.int32)
+        if density < 1:
+            inputs *= torch.rand(inputs.shape, generator=generator) < density
         labels = torch.randint(classes, (count,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
-    training = Training(session, Optimizer(learning_rate=1e-3), rounds=10**6)
+    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
     return LocalFederation(session, training, data, no_dropouts(session.num_clients, 1), "coded")
 
 
@@ -106,7 +112,7 @@ def rounds(session: Session) -> tuple[Call, int]:
     return lambda: local.run_rounds(_BLOCK), len(local.run_rounds(_BLOCK))
 
 
-# -- what they are held against ------------------------------------------------------------------------------------
+# -- what they are compared with -------------------------------------------------------------------------------------
 
 
 def blas_names(device: str) -> tuple[str, ...]:
@@ -170,8 +176,8 @@ def torch_step(setting: Setting, device: str) -> Call:
         layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.rand(setting.parameters.batch_size, setting.layers[0]).to(device)
-    targets = torch.rand(setting.parameters.batch_size, setting.layers[-1]).to(device)
+    inputs = torch.rand(setting.code.batch_size, setting.layers[0]).to(device)
+    targets = torch.rand(setting.code.batch_size, setting.layers[-1]).to(device)
 
     def run() -> None:
         optimizer.zero_grad()

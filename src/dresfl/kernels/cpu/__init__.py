@@ -1,8 +1,9 @@
 """The CPU's kernels: product and reduction in one pass over memory, compiled where Numba is installed.
 
-Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does each step, in more
-passes; residues then are congruent, and equal once canonical. Tensors carry the channel axis first, (M, ...);
-`moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where sharing pays.
+Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does the steps one by one;
+its residues are congruent to the compiled ones, and equal to them once canonical. Tensors carry the channel axis
+first, (M, ...); `moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where
+sharing pays.
 """
 
 import ctypes
@@ -39,8 +40,9 @@ _PARALLEL_DIGITS = 2**15
 def keep_freed_memory(limit: int = 2**30) -> bool:
     """Let this process keep up to `limit` bytes that it has freed; returns whether the C library agreed.
 
-    glibc hands large blocks back to the kernel on every free, and each round would fault all its pages in again:
-    8,700 faults, a third of the time of nine clients' gradients. For programs to call as they start, not for libraries.
+    glibc hands large blocks back to the operating system on every free, and each round would fetch all its pages again:
+    8,700 page faults, a third of the time of nine clients' gradients. A program may call this as it starts; a library
+    should not.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -109,14 +111,14 @@ def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
 
 def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     """int32 totals (M,...) -> symmetric residues int8, for odd moduli (M,) below 256."""
-    wide = moduli.to(torch.float64)
+    p = moduli.to(torch.float64)
     if _compiled is None or totals.dtype != torch.int32 or totals.device.type != "cpu" or not totals.is_contiguous():
-        reduced = _residues.reduce_(totals.to(torch.float64), wide, 1.0 / wide)
-        return _residues.canonical_(reduced, wide).to(torch.int8)
+        reduced = _residues.reduce_(totals.to(torch.float64), p, 1.0 / p)
+        return _residues.canonical_(reduced, p).to(torch.int8)
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    addresses = totals.data_ptr(), wide.data_ptr(), out.data_ptr()
+    addresses = totals.data_ptr(), p.data_ptr(), out.data_ptr()
     _share(_compiled.bytes_of_totals, columns, large, channels, columns, *addresses)
     return out
 

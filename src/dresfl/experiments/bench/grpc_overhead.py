@@ -1,9 +1,11 @@
 """What the gRPC runtime costs: seconds a round beside the local driver, relay speed, memory of many rounds, 200 sites.
 
-    python benchmarks/grpc_overhead.py rounds    20 sites as processes, and the local driver, on the same cores
-    python benchmarks/grpc_overhead.py relay     4 sites as processes, sealed slices through the coordinator
-    python benchmarks/grpc_overhead.py memory    the coordinator's memory over 2,000 rounds of a small model
-    python benchmarks/grpc_overhead.py many      200 sites at once
+    python -m dresfl.experiments.bench.grpc_overhead WHAT
+
+    rounds    20 sites as processes, and the local driver, on the same cores
+    relay     4 sites as processes, sealed slices through the coordinator
+    memory    the coordinator's memory over 2,000 rounds of a small model
+    many      200 sites at once
 
 The coordinator is this process (for `rounds`: one of its own); sites are others. Figures go to stdout as JSON.
 """
@@ -120,7 +122,8 @@ def start_sites(what: str, folder: Path, port: int, groups: list[list[int]]) -> 
 
 def run_hub(what: str, groups: int, watch: Any) -> tuple[Hub, dict[str, float]]:
     """A whole run; the hub, and when each event came first (seconds)."""
-    setting, times, began = SETTINGS[what], {}, time.monotonic()
+    times: dict[str, float] = {}
+    setting, began = SETTINGS[what], time.monotonic()
 
     def note(line: str) -> None:
         event = json.loads(line)

@@ -20,51 +20,33 @@ class Spool:
     def __init__(self, folder: Path, sharing_id: bytes) -> None:
         """Slices of other sharings are removed; those of this one are found again."""
         self._folder = folder / sharing_id.hex()
-        self._sizes: dict[tuple[int, int, int], int] = {}  # receiver, dealer, slice
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for other in folder.iterdir():
                 if other != self._folder:
                     shutil.rmtree(other) if other.is_dir() else other.unlink()
-            for path in self._folder.glob("*/*"):
-                place = self._place(path)
-                if place is None:
-                    path.unlink()
-                else:
-                    self._sizes[place] = path.stat().st_size
         except OSError as error:
             raise DresError(f"cannot use the spool {folder}: {error.strerror}", "check its permissions") from error
 
-    def _place(self, path: Path) -> tuple[int, int, int] | None:
-        try:
-            dealer, number = path.name.split(".")
-            return int(path.parent.name), int(dealer), int(number)
-        except ValueError:
-            return None
+    def stored(self) -> list[tuple[int, int, int]]:
+        """Receiver, dealer and number of every slice that is here."""
+        names = ((path.parent.name, *path.name.split(".")) for path in self._folder.glob("*/*.*"))
+        found = [name for name in names if len(name) == 3 and all(part.isdecimal() for part in name)]
+        return sorted((int(receiver), int(dealer), int(number)) for receiver, dealer, number in found)
 
     def _path(self, receiver: int, dealer: int, number: int) -> Path:
         return self._folder / str(receiver) / f"{dealer}.{number}"
 
-    def waiting(self, receiver: int) -> list[tuple[int, int]]:
-        """The slices that wait for a receiver: dealer and number, the lowest number first."""
-        found = ((dealer, number) for to, dealer, number in self._sizes if to == receiver)
-        return sorted(found, key=lambda place: place[::-1])
-
-    @property
-    def bytes_waiting(self) -> int:
-        return sum(tuple(self._sizes.values()))  # a copy: threads write, and metrics are read from another
-
     def put(self, receiver: int, dealer: int, number: int, sealed: bytes) -> None:
-        """Keep a slice. Written beside its place and renamed, so that it is whole or absent."""
+        """Keep a slice. It is written beside its place and renamed, so that it is whole or absent."""
         path = self._path(receiver, dealer, number)
         beside = path.with_name(path.name + ".part")
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             beside.write_bytes(sealed)
             os.replace(beside, path)
         except OSError as error:
             raise DresError(f"cannot write {path}: {error.strerror}", "free some space for the spool") from error
-        self._sizes[receiver, dealer, number] = len(sealed)
 
     def get(self, receiver: int, dealer: int, number: int) -> bytes | None:
         """A slice, or None if it is not there any more."""
@@ -75,5 +57,4 @@ class Spool:
 
     def drop(self, receiver: int, dealer: int, number: int) -> None:
         """Forget a slice."""
-        self._sizes.pop((receiver, dealer, number), None)
         self._path(receiver, dealer, number).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ def main(clients: int = 6, rounds: int = 40) -> None:
     trial = Trial("digits", clients, kill=1, settings=(f"rounds={rounds}", f"evaluate_every={rounds}", layers))
     with tempfile.TemporaryDirectory() as folder:
         result = federate(trial, Path(folder), print)
-        model = dr.load_model(Path(folder) / "server" / "run" / "model.safetensors")
+        model = dr.load_model(Path(folder) / "coordinator" / "run" / "model.safetensors")
     digits = dr.load_dataset("digits").test
     right = float((model.predict(digits.inputs) == digits.labels).mean())
     print(f"killed {result['killed']}, restarted {result['restarted']}; all ended alike: {result['clients_agree']}")

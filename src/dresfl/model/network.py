@@ -296,7 +296,11 @@ def _on_device(constants: Tensor, device: str) -> Tensor:
 
 
 def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
-    """Dense layers of the given sizes with a square between any two, the paper's network."""
+    """Dense layers of the given sizes with a square between any two, the paper's network.
+
+    >>> mlp((784, 64, 10), input_bits=4, weight_bits=10).layers == (Dense(64), Square(), Dense(10))
+    True
+    """
     if len(sizes) < 2:
         raise UsageError("a network needs at least an input and an output size", "for example 784,64,64,10")
     layers: list[Layer] = []

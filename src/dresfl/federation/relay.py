@@ -6,6 +6,7 @@ So an interrupted transfer continues where it was, memory is bounded by the wind
 part of it. What a receiver holds is known from itself alone, anew with every connection.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Relay:
         """stored: receiver, dealer and number of slices that an earlier start has left on the disk."""
         clients = range(session.num_clients)
         self._session, self._windows = session, windows
+        self._size = functools.cache(functools.partial(sealed_bytes, session))  # of a dealer and a number
         # No receiver can fill the disk for the others: each has its part of it.
         self._part = max(windows.sent_bytes, windows.stored_bytes // len(clients))
         self._lacking: list[list[set[int]]] = [[set() for _ in clients] for _ in clients]  # [dealer][receiver]
@@ -56,9 +58,6 @@ class Relay:
             if receiver in clients and dealer in clients and number < num_slices(session, dealer):
                 self._waiting[receiver][dealer, number] = False
                 self._taken[receiver] += self._size(dealer, number)
-
-    def _size(self, dealer: int, number: int) -> int:
-        return sealed_bytes(self._session, dealer, number)
 
     @property
     def stored_bytes(self) -> int:

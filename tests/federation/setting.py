@@ -1,4 +1,4 @@
-"""A small federation to play with: everybody's keys and rows, what they agreed on, and the weights that must come out."""
+"""A small federation to play with: everybody's keys and rows, the agreement, and the weights that must come out."""
 
 import functools
 

@@ -80,6 +80,7 @@ FAULTS = {  # how often each is drawn
     "other rows": 1,  # a client comes back with other rows, is refused, and comes back with its own
 }
 BENT = "bend"  # a byte of a message is changed, and no transport notices: the sender's program is faulty
+BENT_WEIGHTS = "bend weights"  # of those alone
 
 
 class Broken(AssertionError):
@@ -170,11 +171,18 @@ class Schedule:
 class World:
     """One federation, one schedule."""
 
-    def __init__(self, seed: int, setting: Setting | None = None, disks: list[Disk] | None = None) -> None:
-        """disks: the clients', of an earlier run."""
+    def __init__(
+        self,
+        seed: int,
+        setting: Setting | None = None,
+        disks: list[Disk] | None = None,
+        kinds: dict[str, int] | None = None,
+    ) -> None:
+        """disks: the clients', of an earlier run. kinds: the faults to draw from, if not from all."""
         self.seed = seed
         self.random = random.Random(seed)
         self.schedule = schedule = Schedule.draw(self.random, setting)
+        self.kinds = kinds or {**FAULTS, **({BENT: 8} if schedule.bends else {})}
         self.setting = schedule.setting
         clients = range(self.setting.num_clients)
         self.disks = disks or [Disk(bytes([client + 1]) * 32) for client in clients]
@@ -211,7 +219,8 @@ class World:
 
     def broken(self, reason: str) -> Broken:
         lines = "\n".join(self.events)
-        return Broken(f"seed {self.seed}: {reason}\n{self.schedule}\n{dict(self.played)}\n{lines}\nseed {self.seed}: {reason}")
+        what = f"seed {self.seed}: {reason}"
+        return Broken(f"{what}\n{self.schedule}\n{dict(self.played)}\n{lines}\n{what}")
 
     def at(self, seconds: float, what: str, do: Callable[[], None]) -> None:
         self.timers.append((self.now + seconds, what, do))
@@ -280,6 +289,8 @@ class World:
                 self.note("coordinator:", action.event, action.fields)
             case StoreTerms():
                 self.note("coordinator stores terms")
+                if len(machine.connected) < self.setting.num_clients:
+                    raise self.broken(f"the terms were settled when only {machine.connected} were there")
                 disk.terms = action.terms.to_json()
             case Record():
                 self._record(action)
@@ -327,7 +338,7 @@ class World:
     def _check_send(self, action: Send) -> None:
         """What others hear of is on the disk, or follows again from what is."""
         if isinstance(action.message, Begin):
-            if self.disk.terms is None or Terms.from_json(self.disk.terms, self.setting.num_clients) != action.message.terms:
+            if self.disk.terms != action.message.terms.to_json():
                 raise self.broken("terms were sent that are not on the disk")
         elif isinstance(action.message, (Weights, Done)):
             server = self.server
@@ -381,9 +392,7 @@ class World:
         workplace = Workplace(
             setting.agreement, setting.clients[client], setting.roster, store, lambda: rows, keep_model=keep_model
         )
-        site = Site(
-            setting.agreement, setting.roster, client, workplace.introduce, lambda: self.random.randbytes(16)
-        )
+        site = Site(setting.agreement, setting.roster, client, workplace.introduce, lambda: self.random.randbytes(16))
         self.processes[client] = Process(site, workplace, store, own_rows, connect_at=self.now)
 
     def kill_client(self, client: int, seconds: float) -> None:
@@ -393,11 +402,7 @@ class World:
             return
         self.note("client", client, "DIES, back in", seconds)
         self._client_closes(process)
-        own_rows = process.own_rows
-        if not own_rows:
-            self.at(seconds, "start", lambda: self.start_client(client))
-        else:
-            self.at(seconds, "start", lambda: self.start_client(client))
+        self.at(seconds, "start", lambda: self.start_client(client))
 
     def _client_closes(self, process: Process) -> None:
         """The client's end goes. What it has written may still arrive; the coordinator may hear of the end later."""
@@ -526,10 +531,8 @@ class World:
                 found.append((client, "tick", lambda c=client: self._tick_client(c)))
         if self.machine is not None and self.machine.wake_at is not None and self.now >= self.machine.wake_at:
             found.append((COORDINATOR, "tick", self._tick_coordinator))
-        for timer in self.timers:
-            if self.now >= timer[0]:
-                found.append((COORDINATOR, timer[1], lambda timer=timer: self._fire(timer)))
-        return found
+        due = [timer for timer in self.timers if self.now >= timer[0]]
+        return found + [(COORDINATOR, timer[1], lambda timer=timer: self._fire(timer)) for timer in due]
 
     def next_time(self) -> float | None:
         """When something will be possible that is not now."""
@@ -647,8 +650,7 @@ class World:
 
     def fault(self) -> None:
         generator = self.random
-        kinds = {**FAULTS, **({BENT: 8} if self.schedule.bends else {})}
-        kind = generator.choices(list(kinds), list(kinds.values()))[0]
+        kind = generator.choices(list(self.kinds), list(self.kinds.values()))[0]
         client = generator.randrange(self.setting.num_clients)
         if self._play(kind, client):
             self.played[kind] += 1
@@ -698,7 +700,10 @@ class World:
             case "delay":
                 link.held_until = self.now + generator.choice((0.5, 10.0, 100.0))
             case _:
-                return self._play_on_message(kind, link)
+                busy = [link for link in links if link.up or link.down]
+                if kind == BENT_WEIGHTS:
+                    busy = [link for link in busy if link.down and link.down[0][0] == Weights.KIND]
+                return bool(busy) and self._play_on_message(kind, generator.choice(busy))
         self.note("FAULT", kind, link if kind in ("cut", "delay") else client)
         return True
 
@@ -719,8 +724,8 @@ class World:
         ways = [way for way in (link.up, link.down) if way]
         if not ways:
             return False
-        way = generator.choice(ways)
-        place = generator.randrange(len(way))
+        way = generator.choice(ways) if kind != BENT_WEIGHTS else link.down
+        place = generator.randrange(len(way)) if kind != BENT_WEIGHTS else 0
         kind_of_message = way[place][0]
         if kind == "drop":
             del way[place]
@@ -894,15 +899,15 @@ def small_and_fast(world: World) -> Iterator[None]:
         yield
 
 
-def play(seed: int) -> tuple[str, World]:
+def play(seed: int, kinds: dict[str, int] | None = None) -> tuple[str, World]:
     """Play one schedule; how it ended. Some have a second run on the shares of the first."""
-    world = World(seed)
+    world = World(seed, kinds=kinds)
     with small_and_fast(world):
         outcome = world.run().check()
     if seed % 5 == 0 and outcome != "refused":
         for disk in world.disks:
             disk.model = None
-        again = World(seed + 2**32, world.setting, world.disks)
+        again = World(seed + 2**32, world.setting, world.disks, kinds)
         with small_and_fast(again):
             again.run().check()
     return outcome, world

@@ -185,6 +185,7 @@ class World:
         self.kinds = kinds or {**FAULTS, **({BENT: 8} if schedule.bends else {})}
         self.setting = schedule.setting
         clients = range(self.setting.num_clients)
+        self.second_run = disks is not None
         self.disks = disks or [Disk(bytes([client + 1]) * 32) for client in clients]
         self.disk = CoordinatorDisk()
         self.now = 1000.0
@@ -227,7 +228,7 @@ class World:
 
     def token_bytes(self, count: int) -> bytes:
         """The coordinator's part of a nonce: one of two, so that sharings are computed once for all schedules."""
-        return bytes([self.random.randrange(2)]) * count
+        return bytes([self.random.randrange(2) + 2 * self.second_run]) * count
 
     # -- the coordinator's process ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.federation import CoordinatorSettings, RoundTiming, Windows, Workplace
+from dresfl.federation import CoordinatorSettings, RoundTiming, Terms, Windows, Workplace
 from dresfl.model import weights_sha256
 from dresfl.protocol import Server, Session, Task
 from dresfl.runtimes.coordinator_host import CoordinatorHost
@@ -123,6 +123,12 @@ class Network:
         assert self.host is not None
         return self.host.machine
 
+    @property
+    def terms(self) -> Terms:
+        """The run's terms, as the coordinator's disk has them."""
+        path = self.consortium.folder / "coordinator" / "terms.json"
+        return Terms.from_json(path.read_bytes(), self.consortium.clients)
+
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
         self.saved = self.machine.server.state()
@@ -139,7 +145,7 @@ class Network:
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         consortium, log = self.consortium, self.coordinator_events.log
         folder = consortium.folder / "coordinator"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.host = CoordinatorHost(
             self.settings,
             consortium.agreement,

@@ -9,7 +9,7 @@ import pytest
 from consortium import Consortium
 from dresfl.federation import RoundTiming
 
-from .federation import Network, stop, within
+from .federation import Network, stop
 
 
 def test_clients_that_leave_are_not_missed(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_too_few_answers_retry(tmp_path: Path) -> None:
 
 
 def test_too_few_answers_skip(tmp_path: Path) -> None:
-    """Skipped rounds are counted, on the disk before the next weights are seen, and the run ends."""
+    """Skipped rounds are counted, and the run ends."""
 
     async def run() -> list[str]:
         network = Network(consortium, timing=RoundTiming(deadline=0.3, on_shortage="skip"))
@@ -150,5 +150,5 @@ def test_too_few_answers_skip(tmp_path: Path) -> None:
 
     consortium = Consortium(tmp_path, clients=5)
     outcomes = asyncio.run(run())
-    assert outcomes[:9] == ["stepped"] * 9
-    assert "skipped" in outcomes[9:]
+    assert len(outcomes) == consortium.rounds
+    assert set(outcomes[9:]) == {"skipped"}

@@ -52,7 +52,8 @@ def test_the_end_is_confirmed_only_when_the_weights_are_kept(tmp_path: Path) -> 
         await within("the others' end", asyncio.gather(*clients.values()), report=network.report)
         assert not coordinator.done()
         kept: list[Task] = []
-        assert await network.finish(coordinator, {2: network.start_client(2, keep=kept.append)}) == consortium.expected()
+        again = {2: network.start_client(2, keep=kept.append)}
+        assert await network.finish(coordinator, again) == consortium.expected()
         assert [weights_sha256(task.weights) for task in kept] == [consortium.expected()]
         return network
 

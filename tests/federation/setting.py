@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Layer, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Training, Session, row_bytes
+from dresfl.protocol import Session, Training, row_bytes
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import Identity, Roster
 

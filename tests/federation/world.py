@@ -51,7 +51,7 @@ from dresfl.federation.actions import (
 )
 from dresfl.federation.messages import Ack, Begin, Done, Hello, Holding, Message, Ready, Relayed, Weights
 from dresfl.model import Network, weights_sha256
-from dresfl.protocol import Client, Training, Session, Task, num_slices, slices
+from dresfl.protocol import Client, Session, Task, Training, num_slices, slices
 from dresfl.protocol import session as session_module
 
 from .memory_store import Disk, MemoryStore

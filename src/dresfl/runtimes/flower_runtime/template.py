@@ -34,15 +34,15 @@ sites = ""           # simulation only: a folder with site-0/site.toml, site-1/s
 _SERVER = '''"""The coordinator, as Flower starts it."""
 
 from dresfl.deploy.flower import coordinate
-from .apps import server_app
+from dresfl.runtimes.flower_runtime.apps import server_app
 
 app = server_app(coordinate)
 '''
 
-_CLIENT = '''"""A site, as Flower starts it: anew for every message, so what it needs is imported when it is needed."""
+_CLIENT = '''"""A client, as Flower starts it: anew for every message, so what it needs is imported when it is needed."""
 
 from dresfl.deploy.flower import open_site
-from .apps import client_app
+from dresfl.runtimes.flower_runtime.apps import client_app
 
 app = client_app(open_site)
 '''

@@ -22,19 +22,19 @@ def get(port: int, path: str) -> str:
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         events = Events()
-        assert network.hub is not None
-        with serve_metrics("127.0.0.1:0", network.hub, events.log):
+        assert network.coordinator is not None
+        with serve_metrics("127.0.0.1:0", network.coordinator, events.log):
             port = events.of("metrics")[0]["port"]
             before = json.loads(await asyncio.to_thread(get, port, "/health"))
             assert before == {"connected": 0, "ready": 0, "round": None}
-            sites = network.start_sites()
+            sites = network.start_clients()
             async with network.pause_after(4):
                 text = await asyncio.to_thread(get, port, "/metrics")
                 state = json.loads(await asyncio.to_thread(get, port, "/health"))
             await asyncio.gather(*sites.values())
-            await hub
+            await coordinator
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 await asyncio.to_thread(get, port, "/else")
         assert state["round"] == 5
@@ -49,13 +49,13 @@ def test_health_and_metrics(tmp_path: Path) -> None:
 def test_none_unless_asked_for(tmp_path: Path) -> None:
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         events = Events()
-        assert network.hub is not None
-        with serve_metrics("", network.hub, events.log):
+        assert network.coordinator is not None
+        with serve_metrics("", network.coordinator, events.log):
             assert not events.lines
-        with pytest.raises(UsageError, match="cannot serve"), serve_metrics("nowhere", network.hub, events.log):
+        with pytest.raises(UsageError, match="cannot serve"), serve_metrics("nowhere", network.coordinator, events.log):
             pass
-        hub.cancel()
+        coordinator.cancel()
 
     asyncio.run(run())

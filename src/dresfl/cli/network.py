@@ -19,7 +19,7 @@ from dresfl.errors import DresError, UsageError
 from . import display
 
 if TYPE_CHECKING:
-    from dresfl.runtimes.grpc_runtime import Log
+    from dresfl.runtimes.log import Log
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -30,11 +30,11 @@ def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.deploy.serve import run_server
-    from dresfl.deploy.settings import ServerConfig, load_party
+    from dresfl.deploy.serve import serve
+    from dresfl.deploy.settings import CoordinatorConfig, load_settings
 
     with _logging() as log:
-        summary = run_server(load_party(ServerConfig, config), log)
+        summary = serve(load_settings(CoordinatorConfig, config), log)
     _show(summary, as_json)
 
 
@@ -43,11 +43,11 @@ def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.deploy.join import run_site
-    from dresfl.deploy.settings import SiteConfig, load_party
+    from dresfl.deploy.join import join
+    from dresfl.deploy.settings import ClientConfig, load_settings
 
     with _logging() as log:
-        summary = run_site(load_party(SiteConfig, config), log)
+        summary = join(load_settings(ClientConfig, config), log)
     _show(summary, as_json)
 
 
@@ -61,9 +61,9 @@ def shares_command(
     The site's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
     """
     from dresfl.deploy.join import stored_sharings
-    from dresfl.deploy.settings import SiteConfig, load_party
+    from dresfl.deploy.settings import ClientConfig, load_settings
 
-    sharings = stored_sharings(load_party(SiteConfig, config), forget)
+    sharings = stored_sharings(load_settings(ClientConfig, config), forget)
     if as_json:
         print(json.dumps([dataclasses.asdict(sharing) for sharing in sharings], indent=2))
         return
@@ -84,7 +84,9 @@ def federate_command(
     clients: Annotated[int, typer.Option(help="N: how many sites.")] = 9,
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
     kill: Annotated[int, typer.Option(help="Kill this many sites mid-run, and restart one.")] = 0,
-    kill_server: Annotated[bool, typer.Option("--kill-server", help="Kill and restart the coordinator too.")] = False,
+    kill_coordinator: Annotated[
+        bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
+    ] = False,
     engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
@@ -101,7 +103,7 @@ def federate_command(
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
-    trial = Trial(preset, clients, kill, kill_server, tuple(settings or ()), seed, data)
+    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data)
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
         result = engines[engine](trial, folder, display.note)

@@ -1,4 +1,4 @@
-"""A party's own rows, from its disk."""
+"""The rows of a client, or of the coordinator's test, from the disk."""
 
 import zipfile
 from pathlib import Path
@@ -14,15 +14,15 @@ from dresfl.federation import Agreement
 from .settings import SiteData, Test
 
 
-def site_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
-    """The integer inputs (m,F) and one-hot targets (m,C) that a site shares, checked against the agreement."""
+def own_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
+    """The integer inputs (m,F) and one-hot targets (m,C) that a client shares, checked against the agreement."""
     if data.file:
         own = read_npz(Path(data.file), agreement.network.num_classes)
         rows = np.arange(own.num_rows)
     else:
         own = load(data.dataset, data.folder or None).train
         rows = partition(data.as_partition(), agreement.num_clients, agreement.seed, own)[index]
-    check_rows(own, agreement)
+    check_agreed(own, agreement)
     return integer_rows(own, agreement.quantizer, rows)
 
 
@@ -34,7 +34,7 @@ def test_rows(test: Test, agreement: Agreement) -> DataSet | None:
         found = load(test.dataset, test.folder or None).test
     else:
         return None
-    check_rows(found, agreement)
+    check_agreed(found, agreement)
     return found
 
 
@@ -52,14 +52,14 @@ def read_npz(path: Path, num_classes: int) -> DataSet:
     return DataSet(inputs.astype(np.float32), labels.astype(np.int64).ravel(), num_classes, path.name)
 
 
-def check_rows(data: DataSet, agreement: Agreement) -> None:
+def check_agreed(data: DataSet, agreement: Agreement) -> None:
     """Refuse rows that the agreement is not made for: their size, their classes, and the bound on their values."""
     network = agreement.network
     if flat_inputs(data).shape[1] != network.input_size or data.num_classes != network.num_classes:
         raise DataError(
             f"{data.name}: rows of {flat_inputs(data).shape[1]} values in {data.num_classes} classes; the agreement "
             f"has {network.input_size} and {network.num_classes}",
-            "all parties must prepare their rows alike",
+            "all clients must prepare their rows alike",
         )
     reach = max(float(data.inputs.max()) + agreement.shift, -float(data.inputs.min()) - agreement.shift)
     if reach > agreement.input_bound:

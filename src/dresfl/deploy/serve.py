@@ -1,4 +1,4 @@
-"""A coordinator's run: the hub, and beside it what `dresfl train` also keeps: metrics, checkpoints, model, summary."""
+"""A coordinator's run: the machine on the network, and the run folder with metrics, checkpoints, model and summary."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,18 @@ from dresfl.data import DataSet
 from dresfl.errors import CheckpointError
 from dresfl.experiments.prepare import Evaluation
 from dresfl.experiments.training import Metrics, Progress, checkpoint_path, metrics_line, restore, threads
-from dresfl.federation import Agreement
+from dresfl.federation import Agreement, Windows
 from dresfl.files import save_tensors, write_atomic
 from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, RoundRecord, Server, Session
-from dresfl.runtimes.grpc_runtime import Hub, Log
+from dresfl.runtimes.coordinator_host import CoordinatorHost
+from dresfl.runtimes.grpc_runtime import GrpcCoordinator
+from dresfl.runtimes.log import Log
+from dresfl.sealing import Identity, Roster
 
 from .metrics import serve_metrics
 from .rows import test_rows
-from .settings import ServerConfig, load_agreement, load_credentials
+from .settings import CoordinatorConfig, load_agreement, load_credentials
 
 SECONDS_BETWEEN_LINES = 1.0  # of progress in the log
 
@@ -33,7 +36,7 @@ class Recorder:
     """What a run writes to its folder: after every round, and at its end."""
 
     def __init__(
-        self, config: ServerConfig, agreement: Agreement, test: DataSet | None, log: Log, engine: str = "grpc"
+        self, config: CoordinatorConfig, agreement: Agreement, test: DataSet | None, log: Log, engine: str = "grpc"
     ) -> None:
         self._engine = engine
         self._config, self._agreement, self._log = config, agreement, log
@@ -53,15 +56,18 @@ class Recorder:
         self._server = server
         return server
 
+    @property
+    def _running(self) -> tuple[Server, Metrics]:
+        if self._server is None or self._metrics is None:
+            raise RuntimeError("no run has been made")
+        return self._server, self._metrics
+
     def watch(self, record: RoundRecord, answers: int) -> None:
         """After a round: count it; evaluate, checkpoint and log when it is time."""
-        server, metrics, progress = self._server, self._metrics, self.progress
-        if server is None or metrics is None:
-            raise RuntimeError("no run has been made")
+        (server, metrics), progress = self._running, self.progress
         progress.count(record, answers)
         if record.outcome == "refused":
             metrics.write({"round": record.round_number, "alarm": record.reason})
-            self._log("round refused", round=record.round_number, reason=record.reason)
         if server.round_number % self._config.evaluate_every == 0 or server.done:
             progress.accuracy = self._evaluation.accuracy(server.weights) if self._evaluation else 0.0
             progress.seconds = time.monotonic() - self._started
@@ -75,8 +81,9 @@ class Recorder:
             self._logged = time.monotonic()
             self._log("progress", round=progress.round_number, rounds=server.rounds, accuracy=progress.accuracy)
 
-    def finish(self, server: Server) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Write the model and the summary."""
+        server = self._running[0]
         progress, session, network = self.progress, server.session, server.session.network
         digest = weights_sha256(server.weights)
         description = {
@@ -109,27 +116,49 @@ class Recorder:
             self._metrics.__exit__()
 
 
-def run_server(config: ServerConfig, log: Log, on_ready: Callable[[int], None] = lambda port: None) -> dict[str, Any]:
+def serve(config: CoordinatorConfig, log: Log, on_ready: Callable[[int], None] = lambda port: None) -> dict[str, Any]:
     """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
     credentials = load_credentials(config.keys)
     agreement = load_agreement(config, credentials.roster)
+
+    async def run(host: CoordinatorHost) -> None:
+        with stopping_on_signals():
+            coordinator = GrpcCoordinator(config.listen_settings(), host, credentials, log)
+            with serve_metrics(config.network.metrics, host.machine, lambda: coordinator.refusals, log):
+                await coordinator.run(on_ready)
+
+    def carry_out(host: CoordinatorHost) -> None:
+        asyncio.run(run(host))
+
+    return run_coordinator(config, agreement, credentials.identity, credentials.roster, log, "grpc", carry_out)
+
+
+def run_coordinator(
+    config: CoordinatorConfig,
+    agreement: Agreement,
+    identity: Identity,
+    roster: Roster,
+    log: Log,
+    engine: str,
+    carry_out: Callable[[CoordinatorHost], None],
+    windows: Windows | None = None,
+) -> dict[str, Any]:
+    """What all network runtimes do around a run: the folder, the recorder, the summary.
+
+    carry_out: drives the host until the run is over.
+    """
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     check_same(folder / "agreement.json", agreement)
-    recorder = Recorder(config, agreement, test_rows(config.test, agreement), log)
-
-    async def run() -> Server:
-        with stopping_on_signals():
-            hub = Hub(config.hub_settings(), agreement, credentials, recorder.make_server, recorder.watch, log)
-            with serve_metrics(config.network.metrics, hub, log):
-                return await hub.run(on_ready)
-
+    recorder = Recorder(config, agreement, test_rows(config.test, agreement), log, engine)
+    settings = config.machine_settings(windows)
     with threads(config.threads):
+        host = CoordinatorHost(settings, agreement, identity, roster, folder, recorder.make_server, recorder.watch, log)
         try:
-            server = asyncio.run(run())
+            carry_out(host)
         finally:
             recorder.close()
-        return recorder.finish(server)
+        return recorder.finish()
 
 
 def check_same(path: Path, agreement: Agreement) -> None:

@@ -93,6 +93,7 @@ class Site:
         self._member: Membership | None = None
         self.rounds_answered = 0
         self._final: Task | None = None
+        self.came_far = False  # whether this connection, or the last one, has come as far as a session
         self._reset()
 
     def _reset(self) -> None:
@@ -100,6 +101,7 @@ class Site:
         self._challenge = b""
         self._connected = self._joining = False
         self._joined = self._ready = False
+        self._early: list[Message] = []  # came while this client was joining
         self._pending: list[Work] = []  # asked for on this connection and not done
         self._kept: list[Ack] = []  # slices kept and not flushed
         self._flushing: list[Ack] = []
@@ -108,11 +110,6 @@ class Site:
         self._newest_round = -1
         self._idle_at: float | None = None
         self._leave_at: float | None = None
-
-    @property
-    def joined(self) -> bool:
-        """Whether this connection has come as far as a session."""
-        return self._joined
 
     @property
     def wake_at(self) -> float | None:
@@ -124,7 +121,7 @@ class Site:
     def connected(self, now: float) -> list[Action]:
         """There is a connection to the coordinator."""
         self._reset()
-        self._connected = True
+        self._connected, self.came_far = True, False
         self._challenge = self._make_challenge()
         return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode()))]
 
@@ -148,11 +145,10 @@ class Site:
         if not self._connected or self._leave_at is not None:
             return []
         try:
-            return self._take(decode(data, FROM_COORDINATOR))
+            message = decode(data, FROM_COORDINATOR)
         except MessageError as error:
             return self._disconnect(str(error))
-        except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
-            return [GiveUp(error)]
+        return self._taken(message)
 
     def worked(self, work: Work, result: object, now: float) -> list[Action]:
         """A piece of work is done, or has failed with an error. What an earlier connection asked for is forgotten."""
@@ -197,11 +193,22 @@ class Site:
 
     # -- messages --------------------------------------------------------------------------------------------
 
+    def _taken(self, message: Message) -> list[Action]:
+        try:
+            return self._take(message)
+        except MessageError as error:
+            return self._disconnect(str(error))
+        except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
+            return [GiveUp(error)]
+
     def _take(self, message: Message) -> list[Action]:
         if isinstance(message, Wait):
             return [_log("waiting", reason=message.text)]
         if isinstance(message, Begin):
             return self._begin(message)
+        if self._joining:
+            self._early.append(message)
+            return []
         member = self._member
         if member is None or not self._joined:
             raise MessageError(f"{type(message).__name__} came before Begin")
@@ -233,17 +240,24 @@ class Site:
     def _has_joined(self, work: Join, result: object) -> list[Action]:
         if not isinstance(result, Membership):
             return [GiveUp(Refused(str(result)))]
-        self._member, self._joining, self._joined = result, False, True
-        if not work.look:
-            return []
-        session = result.session
-        actions: list[Action] = [_log("store damaged", what=text) for text in result.damage]
+        self._member, self._joining = result, False
+        self._joined = self.came_far = True
+        early, self._early = self._early, []
+        actions = self._report(result) if work.look else []
+        for message in early:
+            actions += self._taken(message)
+        return actions
+
+    def _report(self, member: Membership) -> list[Action]:
+        """Tell the coordinator which slices this client holds."""
+        session = member.session
+        actions: list[Action] = [_log("store damaged", what=text) for text in member.damage]
         sharing, run = session.sharing_id.hex(), session.session_id.hex()
         actions.append(_log("connected", client=self.index, sharing=sharing, session=run))
         for dealer in range(session.num_clients):
-            lacking = sum(1 << number for number in result.missing[dealer])
+            lacking = sum(1 << number for number in member.missing[dealer])
             actions.append(_send(Holding(dealer, (1 << num_slices(session, dealer)) - 1 - lacking)))
-        return actions + self._ready_if_complete(result)
+        return actions + self._ready_if_complete(member)
 
     def _ready_if_complete(self, member: Membership) -> list[Action]:
         if self._ready or any(member.missing) or self._kept or self._flushing:

@@ -1,7 +1,7 @@
 """The coordinator's machine with its disk and its clock: what the network runtimes share.
 
-A runtime hands events in and gets back what is to be done on the network, in order. By then everything that had to be on
-the disk first is there. Calls come from one thread at a time; `stored_slice` may be called from any.
+A runtime hands events in and gets back what is to be done on the network, in order. By then everything that had to be
+on the disk first is there. Calls come from one thread at a time; `stored_slice` may be called from any.
 """
 
 import time
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError
-from dresfl.federation import Agreement, Coordinator, CoordinatorSettings, Terms
+from dresfl.federation import Agreement, Coordinator, CoordinatorSettings, Terms, largest_message
 from dresfl.federation.actions import (
     Action,
     Close,
@@ -23,6 +23,7 @@ from dresfl.federation.actions import (
     SendSlice,
     StoreSlice,
     StoreTerms,
+    Value,
 )
 from dresfl.federation.messages import Relayed
 from dresfl.files import write_atomic
@@ -56,6 +57,8 @@ class CoordinatorHost:
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
         self._watch, self._log = watch, log
+        self.most_bytes = largest_message(agreement)  # of a message
+        self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
         self._spool: Spool | None = None
         terms = None
         if self._terms_path.exists():

@@ -1,17 +1,20 @@
-"""A small federation on loopback: a hub and sites as tasks in one process, over real TLS."""
+"""A small federation on loopback: a coordinator and clients as tasks in one process, over real TLS."""
 
 import asyncio
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from consortium import OPTIMIZER, Consortium
+from dresfl.federation import CoordinatorSettings, RoundTiming, Windows, Workplace
 from dresfl.protocol import Server, Session, Task
-from dresfl.runtimes.grpc_runtime import Hub, HubSettings, Log, Site, SiteSettings, log_to
+from dresfl.runtimes.coordinator_host import CoordinatorHost
+from dresfl.runtimes.grpc_runtime import ConnectSettings, GrpcClient, GrpcCoordinator, ListenSettings
+from dresfl.runtimes.log import Log, log_to
 from dresfl.storage import ShareStore, data_digest
 
 
@@ -64,15 +67,24 @@ class Pause:
 
 
 class Network:
-    """A running hub and its sites."""
+    """A running coordinator and its clients."""
 
-    def __init__(self, consortium: Consortium, **settings: Any) -> None:
+    def __init__(
+        self,
+        consortium: Consortium,
+        timing: RoundTiming | None = None,
+        linger: float = 5.0,
+        keepalive: float = 20.0,
+        windows: Windows | None = None,
+    ) -> None:
         self.consortium = consortium
-        self.settings = HubSettings(**{"folder": consortium.folder / "hub", "linger": 5.0, **settings})
-        self.hub_events = Events()
-        self.site_events = [Events() for _ in consortium.sites]
+        self.settings = CoordinatorSettings(timing or RoundTiming(), linger, windows or Windows())
+        self.keepalive = keepalive
+        self.coordinator_events = Events()
+        self.client_events = [Events() for _ in consortium.clients_keys]
         self.port = 0
-        self.hub: Hub | None = None
+        self.host: CoordinatorHost | None = None
+        self.coordinator: GrpcCoordinator | None = None
         self.records: list[Any] = []
         self.pauses: dict[int, Pause] = {}
         self.saved: dict[str, torch.Tensor] | None = None  # the checkpoint
@@ -85,15 +97,14 @@ class Network:
         return server
 
     @property
-    def running(self) -> Any:
-        """What the hub has once the terms are settled."""
-        assert self.hub is not None
-        assert self.hub.running is not None
-        return self.hub.running
+    def machine(self) -> Any:
+        """The coordinator's machine."""
+        assert self.host is not None
+        return self.host.machine
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
-        self.saved = self.running.server.state()
+        self.saved = self.machine.server.state()
         if record.round_number in self.pauses:
             self.pauses.pop(record.round_number).hold()
 
@@ -102,35 +113,57 @@ class Network:
         self.pauses[number] = Pause()
         return self.pauses[number]
 
-    async def start_hub(self) -> asyncio.Task[Server]:
-        """A hub, listening when this returns; on the port of the one before, if there was one."""
+    async def start_coordinator(self) -> asyncio.Task[Server]:
+        """A coordinator, listening when this returns; on the port of the one before, if there was one."""
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        settings = replace(self.settings, listen=f"127.0.0.1:{self.port}")
-        consortium = self.consortium
-        credentials = consortium.credentials(consortium.server)
-        self.hub = Hub(settings, consortium.agreement, credentials, self.make_server, self._watch, self.hub_events.log)
-        task = asyncio.create_task(self.hub.run(listening.set_result))
+        consortium, log = self.consortium, self.coordinator_events.log
+        folder = consortium.folder / "coordinator"
+        folder.mkdir(exist_ok=True)
+        self.host = CoordinatorHost(
+            self.settings,
+            consortium.agreement,
+            consortium.coordinator,
+            consortium.roster,
+            folder,
+            self.make_server,
+            self._watch,
+            log,
+        )
+        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive)
+        credentials = consortium.credentials(consortium.coordinator)
+        self.coordinator = GrpcCoordinator(settings, self.host, credentials, log)
+        task = asyncio.create_task(self._serve(self.host, self.coordinator, listening))
         await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         self.port = listening.result()
         return task
 
-    def site_settings(self) -> SiteSettings:
-        return SiteSettings(server=f"127.0.0.1:{self.port}", first_delay=0.05, longest_delay=0.2)
+    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> Server:
+        await coordinator.run(listening.set_result)
+        assert host.machine.server is not None
+        return host.machine.server
 
-    def start_site(self, index: int, **changes: Any) -> asyncio.Task[Task]:
-        return asyncio.create_task(self._site(index, **changes))
+    def connect_settings(self) -> ConnectSettings:
+        return ConnectSettings(f"127.0.0.1:{self.port}", self.keepalive, first_delay=0.05, longest_delay=0.2)
 
-    async def _site(self, index: int, **changes: Any) -> Task:
+    def start_client(self, index: int, **changes: Any) -> asyncio.Task[Task]:
+        return asyncio.create_task(self._client(index, **changes))
+
+    async def _client(self, index: int, **changes: Any) -> Task:
         consortium = self.consortium
         rows = changes.pop("rows", consortium.rows[index])
-        credentials = changes.pop("credentials", None) or consortium.credentials(consortium.sites[index])
+        identity = consortium.clients_keys[index]
+        credentials = changes.pop("credentials", None) or consortium.credentials(identity)
         agreement = changes.pop("agreement", consortium.agreement)
-        folder = changes.pop("folder", consortium.folder / f"site-{index}")
+        folder = changes.pop("folder", consortium.folder / f"client-{index}")
         with ShareStore.open(folder, data_digest(*rows)) as store:
-            log, keep = self.site_events[index].log, changes.pop("keep", lambda task: None)
-            return await Site(self.site_settings(), agreement, credentials, store, rows, log, keep).run()
+            keep = changes.pop("keep", lambda task: None)
+            workplace = Workplace(
+                agreement, credentials.identity, credentials.roster, store, lambda: rows, keep_model=keep
+            )
+            log = self.client_events[index].log
+            return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log).run()
 
-    def start_sites(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
-        return {i: self.start_site(i) for i in range(self.consortium.clients) if i not in but}
+    def start_clients(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
+        return {i: self.start_client(i) for i in range(self.consortium.clients) if i not in but}

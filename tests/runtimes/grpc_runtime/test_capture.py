@@ -30,9 +30,9 @@ def captured(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> tuple[C
 
     async def run() -> Network:
         network = Network(consortium)
-        hub = await network.start_hub()
-        await asyncio.gather(*network.start_sites().values())
-        await hub
+        coordinator = await network.start_coordinator()
+        await asyncio.gather(*network.start_clients().values())
+        await coordinator
         return network
 
     with monkeypatch.context() as patch:

@@ -28,13 +28,13 @@ class Proxied(Network):
 def run_proxied(consortium: Consortium, disturb: Any, **settings: Any) -> Proxied:
     async def run() -> Proxied:
         network = Proxied(consortium, **settings)
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         network.proxy = await Proxy(network.port).start()
-        sites = network.start_sites()
+        sites = network.start_clients()
         await disturb(network)
         async with asyncio.timeout(60):
             await asyncio.gather(*sites.values())
-            server = await hub
+            server = await coordinator
         await network.proxy.stop()
         assert weights_sha256(server.weights) == consortium.expected()
         return network
@@ -47,11 +47,11 @@ def test_all_connections_are_cut(tmp_path: Path, number: int) -> None:
     async def disturb(network: Proxied) -> None:
         async with network.pause_after(number):
             network.proxy.cut()
-            for events in network.site_events:
+            for events in network.client_events:
                 await events.seen("disconnected")
 
     network = run_proxied(Consortium(tmp_path, clients=5), disturb)
-    assert all(len(events.of("connected")) >= 2 for events in network.site_events)
+    assert all(len(events.of("connected")) >= 2 for events in network.client_events)
 
 
 def test_the_network_is_down_for_a_while(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_the_network_is_down_for_a_while(tmp_path: Path) -> None:
         async with network.pause_after(2):
             network.proxy.down = True
             network.proxy.cut()
-            await network.site_events[0].seen("disconnected", 4)
+            await network.client_events[0].seen("disconnected", 4)
             network.proxy.down = False
 
     network = run_proxied(Consortium(tmp_path, clients=5), disturb)
-    pauses = [event["again_in"] for event in network.site_events[0].of("disconnected")]
+    pauses = [event["again_in"] for event in network.client_events[0].of("disconnected")]
     assert max(pauses) <= 0.2 * 1.5
     assert len(pauses) >= 4
 
@@ -74,7 +74,7 @@ def test_cut_while_sharing(tmp_path: Path) -> None:
     """Shares that were under way are asked for again."""
 
     async def disturb(network: Proxied) -> None:
-        await network.site_events[0].seen("connected")
+        await network.client_events[0].seen("connected")
         network.proxy.cut()
 
     run_proxied(Consortium(tmp_path, clients=5), disturb)
@@ -90,5 +90,5 @@ def test_half_open_connections_are_noticed(tmp_path: Path, number: int) -> None:
             network.proxy.silence()
 
     network = run_proxied(Consortium(tmp_path, clients=5), disturb, keepalive=1.0, linger=30.0)
-    assert all("ping" in events.of("disconnected")[0]["reason"] for events in network.site_events)
-    assert not network.hub_events.of("ended without")
+    assert all("ping" in events.of("disconnected")[0]["reason"] for events in network.client_events)
+    assert not network.coordinator_events.of("ended without")

@@ -22,7 +22,7 @@ def test_requests_for_what_does_not_exist(tmp_path: Path, receiver: int, number:
     session = make_session(consortium.agreement, [len(inputs) for inputs, _ in consortium.rows], b"n", b"r")
     client = Client(session, 0, SecretSeed.fresh(), *consortium.rows[0])
     unused: Any = SimpleNamespace()
-    credentials = consortium.credentials(consortium.sites[0])
+    credentials = consortium.credentials(consortium.clients_keys[0])
     exchange = Exchange(unused, client, unused, credentials, unused, Events().log)
     assert exchange._dealt(1, 0)
     with pytest.raises(MessageError):

@@ -21,10 +21,10 @@ async def stop(task: "asyncio.Task[Any]") -> None:
         await task
 
 
-async def finish(network: Network, hub: "asyncio.Task[Any]", sites: "dict[int, asyncio.Task[Any]]") -> str:
+async def finish(network: Network, coordinator: "asyncio.Task[Any]", sites: "dict[int, asyncio.Task[Any]]") -> str:
     async with asyncio.timeout(60):
         finals = await asyncio.gather(*sites.values())
-        server = await hub
+        server = await coordinator
     weights = weights_sha256(server.weights)
     assert {weights_sha256(task.weights) for task in finals} == {weights}
     return weights
@@ -35,13 +35,13 @@ def test_clients_that_leave_are_not_missed(tmp_path: Path) -> None:
 
     async def run() -> str:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(4):
             await stop(sites.pop(2))
             await stop(sites.pop(6))
-        weights = await finish(network, hub, sites)
-        assert network.hub_events.of("ended without")[0]["clients"] == [2, 6]
+        weights = await finish(network, coordinator, sites)
+        assert network.coordinator_events.of("ended without")[0]["clients"] == [2, 6]
         return weights
 
     consortium = Consortium(tmp_path, clients=7)
@@ -53,13 +53,13 @@ def test_a_client_that_comes_back_goes_on(tmp_path: Path) -> None:
 
     async def run() -> str:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(4):
             await stop(sites.pop(3))
-        sites[3] = network.start_site(3)
-        weights = await finish(network, hub, sites)
-        assert not network.site_events[3].of("store damaged")
+        sites[3] = network.start_client(3)
+        weights = await finish(network, coordinator, sites)
+        assert not network.client_events[3].of("store damaged")
         return weights
 
     consortium = Consortium(tmp_path, clients=5)
@@ -70,12 +70,12 @@ def test_a_client_that_comes_back_goes_on(tmp_path: Path) -> None:
 def test_a_coordinator_that_comes_back_finds_its_clients(tmp_path: Path, number: int) -> None:
     async def run() -> str:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(number):
-            await stop(hub)
-        hub = await network.start_hub()
-        return await finish(network, hub, sites)
+            await stop(coordinator)
+        coordinator = await network.start_coordinator()
+        return await finish(network, coordinator, sites)
 
     consortium = Consortium(tmp_path)
     assert asyncio.run(run()) == consortium.expected()
@@ -86,15 +86,15 @@ def test_a_coordinator_that_lost_rounds_plays_them_again(tmp_path: Path) -> None
 
     async def run() -> str:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(2):
             older = network.saved
         async with network.pause_after(7):
-            await stop(hub)
+            await stop(coordinator)
         network.saved = older
-        hub = await network.start_hub()
-        return await finish(network, hub, sites)
+        coordinator = await network.start_coordinator()
+        return await finish(network, coordinator, sites)
 
     consortium = Consortium(tmp_path)
     assert asyncio.run(run()) == consortium.expected()
@@ -105,16 +105,16 @@ def test_lost_shares_are_dealt_again(tmp_path: Path) -> None:
 
     async def run() -> str:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(3):
             await stop(sites.pop(1))
             for folder in (tmp_path / "site-1").glob("*"):
                 if folder.is_dir():
                     for path in folder.glob("*.rows"):
                         path.unlink()
-        sites[1] = network.start_site(1)
-        return await finish(network, hub, sites)
+        sites[1] = network.start_client(1)
+        return await finish(network, coordinator, sites)
 
     consortium = Consortium(tmp_path, clients=5)
     assert asyncio.run(run()) == consortium.expected()
@@ -122,16 +122,16 @@ def test_lost_shares_are_dealt_again(tmp_path: Path) -> None:
 
 def test_a_second_run_reuses_the_shares(tmp_path: Path) -> None:
     async def run(network: Network) -> None:
-        hub = await network.start_hub()
-        await finish(network, hub, network.start_sites())
+        coordinator = await network.start_coordinator()
+        await finish(network, coordinator, network.start_clients())
 
     consortium = Consortium(tmp_path)
     asyncio.run(_with(run, consortium))
-    shutil.rmtree(tmp_path / "hub")
+    shutil.rmtree(tmp_path / "coordinator")
     network = asyncio.run(_with(run, consortium))
-    assert network.hub_events.of("terms settled")[0]["sharing"] == "reused"
-    assert network.running.relay.relayed_bytes == 0
-    assert weights_sha256(network.running.server.weights) == consortium.expected()
+    assert network.coordinator_events.of("terms settled")[0]["sharing"] == "reused"
+    assert network.machine.relay.relayed_bytes == 0
+    assert weights_sha256(network.machine.server.weights) == consortium.expected()
 
 
 async def _with(run: Any, consortium: Consortium) -> Network:
@@ -145,13 +145,13 @@ def test_too_few_answers_retry(tmp_path: Path) -> None:
 
     async def run() -> str:
         network = Network(consortium, pace=Pace(deadline=0.2))
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(4):
             await stop(sites.pop(0))
-        await network.hub_events.seen("shortage", 2)
-        sites[0] = network.start_site(0)
-        return await finish(network, hub, sites)
+        await network.coordinator_events.seen("shortage", 2)
+        sites[0] = network.start_client(0)
+        return await finish(network, coordinator, sites)
 
     consortium = Consortium(tmp_path, clients=5)
     assert asyncio.run(run()) == consortium.expected()
@@ -162,11 +162,11 @@ def test_too_few_answers_skip(tmp_path: Path) -> None:
 
     async def run() -> list[str]:
         network = Network(consortium, pace=Pace(deadline=0.3, on_shortage="skip"))
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(8):
             await stop(sites.pop(0))
-        await finish(network, hub, sites)
+        await finish(network, coordinator, sites)
         return [record.outcome for record in network.records]
 
     consortium = Consortium(tmp_path, clients=5)

@@ -8,7 +8,7 @@ import grpc
 from consortium import Consortium
 from dresfl.federation import NO_NONCE
 from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Wait, decode
-from dresfl.runtimes.grpc_runtime.hub import SERVICE
+from dresfl.runtimes.grpc_runtime.coordinator import SERVICE
 
 from .federation import Network
 
@@ -20,7 +20,7 @@ def test_two_hundred_clients(tmp_path: Path) -> None:
     authority = consortium.authority.certificate_pem()
 
     async def join(network: Network, index: int) -> tuple[grpc.aio.Channel, Begin]:
-        site = consortium.sites[index]
+        site = consortium.clients_keys[index]
         credentials = grpc.ssl_channel_credentials(
             authority, site.tls_key_pem(), consortium.credentials(site).certificate
         )
@@ -36,15 +36,15 @@ def test_two_hundred_clients(tmp_path: Path) -> None:
 
     async def run() -> None:
         network = Network(consortium)
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         async with asyncio.timeout(120):
             joined = await asyncio.gather(*(join(network, index) for index in range(clients)))
-        assert network.hub is not None
-        assert network.hub.connected == list(range(clients))
+        assert network.coordinator is not None
+        assert network.coordinator.connected == list(range(clients))
         assert len({begin.body() for _, begin in joined}) == 1
         for channel, _ in joined:
             await channel.close()
-        hub.cancel()
-        await asyncio.wait({hub})
+        coordinator.cancel()
+        await asyncio.wait({coordinator})
 
     asyncio.run(run())

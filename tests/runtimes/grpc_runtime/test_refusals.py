@@ -28,7 +28,7 @@ from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, Task
 from dresfl.runtimes.grpc_runtime import Credentials
 from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Ready, Reply, Weights, decode
-from dresfl.runtimes.grpc_runtime.hub import SERVICE
+from dresfl.runtimes.grpc_runtime.coordinator import SERVICE
 from dresfl.runtimes.grpc_runtime.log import core_event
 from dresfl.runtimes.grpc_runtime.site import Site
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
@@ -44,13 +44,13 @@ def disturbed(consortium: Consortium, intrude: Intrude) -> Network:
 
     async def run() -> Network:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(3):
             await intrude(network)
         async with asyncio.timeout(60):
             await asyncio.gather(*sites.values())
-            server = await hub
+            server = await coordinator
         assert weights_sha256(server.weights) == consortium.expected()
         return network
 
@@ -58,7 +58,7 @@ def disturbed(consortium: Consortium, intrude: Intrude) -> Network:
 
 
 def dial(network: Network, credentials: Any, method: str = "Session", **options: Any) -> tuple[Any, Any]:
-    target, name = f"127.0.0.1:{network.port}", network.consortium.server.name
+    target, name = f"127.0.0.1:{network.port}", network.consortium.coordinator.name
     chosen = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
     if credentials is None:
         channel = grpc.aio.insecure_channel(target, chosen)
@@ -117,7 +117,7 @@ def expired(consortium: Consortium, identity: Identity) -> bytes:
 def test_strangers_to_tls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Plaintext, no certificate, another authority's, an expired one: none gets as far as a stream."""
     consortium = Consortium(tmp_path)
-    site = consortium.sites[0]
+    site = consortium.clients_keys[0]
     authority, key = consortium.authority.certificate_pem(), site.tls_key_pem()
     foreign = CertificateAuthority.create().sign(certificate_request(site))
     strangers = {
@@ -138,7 +138,7 @@ def test_strangers_to_tls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 
 def test_tls_below_1_3(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     consortium = Consortium(tmp_path)
-    own = consortium.credentials(consortium.sites[0])
+    own = consortium.credentials(consortium.clients_keys[0])
     (tmp_path / "key.pem").write_bytes(own.identity.tls_key_pem())
     (tmp_path / "certificate.pem").write_bytes(own.certificate)
 
@@ -165,7 +165,7 @@ def test_tls_below_1_3(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_site_refuses_tls_below_1_3(tmp_path: Path) -> None:
     """The other side of it: a coordinator that speaks only TLS 1.2 is not spoken to."""
     consortium = Consortium(tmp_path)
-    own = consortium.credentials(consortium.server)
+    own = consortium.credentials(consortium.coordinator)
     (tmp_path / "key.pem").write_bytes(own.identity.tls_key_pem())
     (tmp_path / "certificate.pem").write_bytes(own.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -176,7 +176,7 @@ def test_a_site_refuses_tls_below_1_3(tmp_path: Path) -> None:
         listener = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
         network = Network(consortium)
         network.port = listener.sockets[0].getsockname()[1]
-        site = consortium.credentials(consortium.sites[0]).for_client()
+        site = consortium.credentials(consortium.clients_keys[0]).for_client()
         assert await refused_call(network, site) is grpc.StatusCode.UNAVAILABLE
         listener.close()
 
@@ -215,18 +215,18 @@ def test_certificates_beside_the_roster(tmp_path: Path, name: str, reason: str) 
 
     async def intrude(network: Network) -> None:
         assert await refused_call(network, credentials) is grpc.StatusCode.PERMISSION_DENIED
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
     disturbed(consortium, intrude)
 
 
 def test_a_site_with_an_expired_certificate_says_so(tmp_path: Path) -> None:
     consortium = Consortium(tmp_path)
-    identity = consortium.sites[0]
+    identity = consortium.clients_keys[0]
     credentials = consortium.credentials(identity, certificate=expired(consortium, identity))
 
     async def run() -> None:
-        await Network(consortium).start_site(0, credentials=credentials)
+        await Network(consortium).start_client(0, credentials=credentials)
 
     with pytest.raises(IdentityError, match="not now"):
         asyncio.run(run())
@@ -236,7 +236,7 @@ def test_a_site_with_an_expired_certificate_says_so(tmp_path: Path) -> None:
 
 
 def own_credentials(network: Network, index: int) -> Any:
-    return network.consortium.credentials(network.consortium.sites[index]).for_client()
+    return network.consortium.credentials(network.consortium.clients_keys[index]).for_client()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_malformed_frames(tmp_path: Path, frame: bytes, reason: str) -> None:
     async def intrude(network: Network) -> None:
         code = await refused_call(network, own_credentials(network, 5), frame)
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
     disturbed(consortium, intrude)
 
@@ -267,7 +267,7 @@ def test_frames_beyond_any_size(tmp_path: Path) -> None:
     async def intrude(network: Network) -> None:
         code = await refused_call(network, own_credentials(network, 5), bytes(2**25))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await network.hub_events.until(lambda events: any("far above" in e["reason"] for e in events.of("cut")))
+        await network.coordinator_events.until(lambda events: any("far above" in e["reason"] for e in events.of("cut")))
 
     disturbed(Consortium(tmp_path), intrude)
 
@@ -285,7 +285,7 @@ def test_hellos_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], reason:
         frame = hello(network, 5, **changes).encode()
         code = await refused_call(network, own_credentials(network, 5), frame)
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
     disturbed(Consortium(tmp_path), intrude)
 
@@ -295,18 +295,18 @@ def test_a_site_with_another_agreement_ends(tmp_path: Path) -> None:
 
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         agreement = replace(network.consortium.agreement, seed=99)
         with pytest.raises(Refused, match="agreement differs"):
-            await network.start_site(5, agreement=agreement)
-        hub.cancel()
+            await network.start_client(5, agreement=agreement)
+        coordinator.cancel()
 
     asyncio.run(run())
 
 
 async def join(network: Network, index: int) -> tuple[Any, Any, Begin]:
     """Take a site's place by hand, up to the terms."""
-    site = network.consortium.sites[index]
+    site = network.consortium.clients_keys[index]
     channel, call = dial(network, network.consortium.credentials(site).for_client())
     contribution = network.running.terms.contributions[index]
     await call.write(hello(network, index, contribution=contribution).encode())
@@ -321,8 +321,8 @@ def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
 
     async def run() -> None:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         async with network.pause_after(3):
             sites[4].cancel()
             await asyncio.wait({sites[4]})
@@ -336,11 +336,11 @@ def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
             await call.write(Reply(number, b"garbage" if forged == "garbage" else answer).encode())
             with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
                 await drain(call)
-        assert reason in network.hub_events.of("refused")[0]["reason"]
-        sites[4] = network.start_site(4)
+        assert reason in network.coordinator_events.of("refused")[0]["reason"]
+        sites[4] = network.start_client(4)
         async with asyncio.timeout(60):
             await asyncio.gather(*sites.values())
-            assert weights_sha256((await hub).weights) == consortium.expected()
+            assert weights_sha256((await coordinator).weights) == consortium.expected()
 
     consortium = Consortium(tmp_path, clients=5)
     asyncio.run(run())
@@ -362,19 +362,19 @@ def test_a_share_sealed_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async def run() -> Network:
         network = Network(consortium, linger=0.1)
-        hub = await network.start_hub()
-        sites = network.start_sites()
-        server = await hub
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
+        server = await coordinator
         assert weights_sha256(server.weights) == consortium.expected()
         for task in sites.values():
             task.cancel()
         return network
 
     network = asyncio.run(run())
-    rejected = network.hub_events.of("slice rejected")
+    rejected = network.coordinator_events.of("slice rejected")
     assert {(event["dealer"], event["receiver"]) for event in rejected} == {(2, 3)}
     assert rejected[-1]["then"] == "given up"
-    assert 3 not in {event["client"] for event in network.hub_events.of("ready")}
+    assert 3 not in {event["client"] for event in network.coordinator_events.of("ready")}
 
 
 # -- replays ---------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_a_replayed_session(tmp_path: Path) -> None:
 
     disturbed(consortium, intrude)
     rows = consortium.rows[5]
-    credentials = consortium.credentials(consortium.sites[5])
+    credentials = consortium.credentials(consortium.clients_keys[5])
     with ShareStore.open(tmp_path / "site-5", data_digest(*rows)) as store:
         site = Site(Network(consortium).site_settings(), consortium.agreement, credentials, store, rows, Events().log)
         with pytest.raises(IdentityError, match="not signed"):
@@ -407,8 +407,8 @@ def test_a_replayed_session(tmp_path: Path) -> None:
     with ShareStore.open(tmp_path / "elsewhere", data_digest(*rows)) as store:
         site = Site(Network(consortium).site_settings(), consortium.agreement, credentials, store, rows, Events().log)
         greeting = site._hello()
-        replayed = signed(consortium.credentials(consortium.server), captured[0], greeting)
+        replayed = signed(consortium.credentials(consortium.coordinator), captured[0], greeting)
         with pytest.raises(Refused, match="did not join"):
             site._accept(replayed, greeting)
         with pytest.raises(IdentityError, match="not signed"):
-            site._accept(signed(consortium.credentials(consortium.sites[0]), captured[0], greeting), greeting)
+            site._accept(signed(consortium.credentials(consortium.clients_keys[0]), captured[0], greeting), greeting)

@@ -16,10 +16,10 @@ from .federation import Network
 def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
     async def run() -> tuple[str, set[str]]:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients()
         finals = await asyncio.gather(*sites.values())
-        server = await hub
+        server = await coordinator
         return weights_sha256(server.weights), {weights_sha256(task.weights) for task in finals}
 
     consortium = Consortium(tmp_path)
@@ -31,16 +31,16 @@ def test_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
 def test_nobody_leaves_before_the_end(tmp_path: Path) -> None:
     async def run() -> Network:
         network = Network(Consortium(tmp_path, rounds=30))
-        hub = await network.start_hub()
-        await asyncio.gather(*network.start_sites().values())
-        await hub
+        coordinator = await network.start_coordinator()
+        await asyncio.gather(*network.start_clients().values())
+        await coordinator
         return network
 
     network = asyncio.run(run())
-    assert len(network.hub_events.of("joined")) == 6
-    assert all(not events.of("disconnected") for events in network.site_events)
-    assert not network.hub_events.of("cut")
-    assert network.running.relay.spooled_bytes == 0
+    assert len(network.coordinator_events.of("joined")) == 6
+    assert all(not events.of("disconnected") for events in network.client_events)
+    assert not network.coordinator_events.of("cut")
+    assert network.machine.relay.stored_bytes == 0
 
 
 def test_the_end_is_confirmed_only_when_the_weights_are_kept(tmp_path: Path) -> None:
@@ -51,17 +51,17 @@ def test_the_end_is_confirmed_only_when_the_weights_are_kept(tmp_path: Path) -> 
 
     async def run() -> Network:
         network = Network(consortium, linger=30.0)
-        hub = await network.start_hub()
-        sites = {**network.start_sites(but=(2,)), 2: network.start_site(2, keep=fail)}
+        coordinator = await network.start_coordinator()
+        sites = {**network.start_clients(but=(2,)), 2: network.start_client(2, keep=fail)}
         with pytest.raises(DresError, match="no space left"):
             await sites.pop(2)
         await asyncio.gather(*sites.values())
-        assert not hub.done()
+        assert not coordinator.done()
         kept: list[Task] = []
-        await network.start_site(2, keep=kept.append)
+        await network.start_client(2, keep=kept.append)
         assert [weights_sha256(task.weights) for task in kept] == [consortium.expected()]
-        await hub
+        await coordinator
         return network
 
     consortium = Consortium(tmp_path)
-    assert not asyncio.run(run()).hub_events.of("ended without")
+    assert not asyncio.run(run()).coordinator_events.of("ended without")

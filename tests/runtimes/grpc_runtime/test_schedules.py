@@ -129,8 +129,8 @@ class Stage(Network):
         self.schedule = schedule
         self.moments = 0
         self._loop, self._moved = asyncio.get_running_loop(), asyncio.Event()
-        self.hub_events: Events = Told(self._moment)
-        self.site_events: list[Events] = [Told(self._moment) for _ in consortium.sites]
+        self.coordinator_events: Events = Told(self._moment)
+        self.client_events: list[Events] = [Told(self._moment) for _ in consortium.clients_keys]
         self.proxies: list[Proxy] = []
         self.sites: dict[int, asyncio.Task[Task]] = {}
         self.hub_task: asyncio.Task[Server] | None = None
@@ -193,8 +193,8 @@ class Stage(Network):
         self._moment()
 
     async def kill_coordinator(self, seconds: float) -> None:
-        hub, task = self.hub, self.hub_task
-        assert hub is not None
+        coordinator, task = self.coordinator, self.hub_task
+        assert coordinator is not None
         assert task is not None
         if task.done():
             return
@@ -204,7 +204,7 @@ class Stage(Network):
             proxy.target = None
             proxy.cut()
         await ended(task)
-        hub._disk.shutdown(wait=True)
+        coordinator._disk.shutdown(wait=True)
         await asyncio.sleep(seconds)
         await self.start_coordinator()
 
@@ -216,9 +216,9 @@ class Stage(Network):
     async def _site(self, index: int, **changes: Any) -> Task:
         """A site that, when its task is cancelled, leaves its folder as a killed process would."""
         consortium, rows = self.consortium, self.consortium.rows[index]
-        credentials = consortium.credentials(consortium.sites[index])
+        credentials = consortium.credentials(consortium.clients_keys[index])
         store = ShareStore.open(consortium.folder / f"site-{index}", data_digest(*rows))
-        log = self.site_events[index].log
+        log = self.client_events[index].log
         try:
             return await Site(self.settings_of(index), consortium.agreement, credentials, store, rows, log).run()
         except asyncio.CancelledError:
@@ -244,7 +244,7 @@ class Stage(Network):
     @property
     def all_shared(self) -> bool:
         """Every site has been ready once: from here on, some may leave for good."""
-        return len({event["client"] for event in self.hub_events.of("ready")}) == CLIENTS
+        return len({event["client"] for event in self.coordinator_events.of("ready")}) == CLIENTS
 
     def spare(self, index: int) -> bool:
         """Whether the run can do without this site, and without those it has lost already."""
@@ -306,7 +306,7 @@ class Stage(Network):
             for path in rows:
                 path.write_bytes(flipped(path.read_bytes()))
         await asyncio.sleep(deed.seconds)
-        self.sites[index] = self.start_site(index)
+        self.sites[index] = self.start_client(index)
         self.dead.discard(index)
 
     async def run(self) -> Server:
@@ -315,7 +315,7 @@ class Stage(Network):
         playing: asyncio.Task[None] | None = None
         try:
             await self.start_coordinator()
-            self.sites = self.start_sites()
+            self.sites = self.start_clients()
             playing = asyncio.create_task(self.play())
             while self.hub_task is None or not self.hub_task.done():
                 parts = {part for part in (self.hub_task, playing) if part is not None and not part.done()}
@@ -337,7 +337,7 @@ class Stage(Network):
 
     async def _told(self) -> None:
         """Every site that the coordinator says it has told must end by itself."""
-        untold = {index for event in self.hub_events.of("ended without") for index in event["clients"]}
+        untold = {index for event in self.coordinator_events.of("ended without") for index in event["clients"]}
         waiting = [task for index, task in self.sites.items() if index not in untold | self.gone | self.late]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=20)
@@ -397,8 +397,8 @@ def report(stage: Stage) -> None:
     """What pytest shows of a schedule that failed."""
     print(f"seed {stage.schedule.seed}, at moment {stage.moments}, {stage.done}")
     print(*stage.schedule.deeds, sep="\n")
-    lines = [(line["time"], "coordinator", line) for line in stage.hub_events.lines]
-    for index, events in enumerate(stage.site_events):
+    lines = [(line["time"], "coordinator", line) for line in stage.coordinator_events.lines]
+    for index, events in enumerate(stage.client_events):
         lines += [(line["time"], f"site {index}", line) for line in events.lines]
     for when, who, line in sorted(lines, key=lambda entry: entry[0]):
         print(when[14:23], who, {key: value for key, value in line.items() if key != "time"})

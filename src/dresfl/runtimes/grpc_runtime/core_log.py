@@ -1,32 +1,15 @@
-"""Logs as JSON lines on stderr: what happened, to whom, why. No key, share or row is logged."""
+"""What gRPC's core writes to stderr, as events of the log."""
 
 import json
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Protocol
 
-Value = str | int | float | bool | None | list[int] | list[str]
-
-
-class Log(Protocol):
-    """Writes one event. Called as log("joined", client=3)."""
-
-    def __call__(self, event: str, **fields: Value) -> None: ...
-
-
-def log_to(write: Callable[[str], object]) -> Log:
-    """A log that hands each JSON line to `write`."""
-
-    def log(event: str, **fields: Value) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        write(json.dumps({"time": now, "event": event, **fields}))
-
-    return log
+from dresfl.federation.actions import Value
+from dresfl.runtimes.log import Log, log_to
 
 
 def _is_event(line: str) -> bool:
@@ -75,7 +58,7 @@ def core_event(line: str) -> tuple[str, dict[str, Value]] | None:
 def core_lines_as_events() -> Iterator[Log]:
     """For as long as it lasts, what gRPC's core writes to stderr becomes events; yields the log to use meanwhile.
 
-    Descriptor 2 is led through a pipe, so this is for a process that is a coordinator or a site and nothing else.
+    Descriptor 2 is led through a pipe, so this is for a process that is a coordinator or a client and nothing else.
     """
     sys.stderr.flush()
     real = os.dup(2)

@@ -1,0 +1,266 @@
+"""The coordinator on the network: one port, one stream for each client. All decisions are the machine's.
+
+The machine and its disk have one thread. Events are handed to it in order; what it answers is done here, in order.
+"""
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, final
+
+import grpc
+
+from dresfl.errors import DresError, MessageError, Refused, UsageError
+from dresfl.federation.actions import Close, Finish, Send, SendSlice
+from dresfl.federation.messages import Message, Weights
+from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
+from dresfl.runtimes.log import Log
+
+from .streams import METHOD, SERVICE, ClientStream, StreamEnded, channel_options, first_of
+from .tls import Credentials, caller
+from .weights import WeightSender
+
+
+@final
+@dataclass(frozen=True)
+class ListenSettings:
+    """Where the coordinator listens."""
+
+    listen: str = "127.0.0.1:0"
+    keepalive: float = 20.0  # seconds between pings on an idle connection
+
+    def __post_init__(self) -> None:
+        if self.keepalive < 1:
+            raise UsageError(f"keepalive must be at least 1 second, not {self.keepalive}")
+
+
+@final
+class Connection:
+    """One client's connection: what is to be written, and why it ends."""
+
+    def __init__(self, client: int, stream: ClientStream) -> None:
+        self.client, self.stream = client, stream
+        self._outbox: deque[Message | SendSlice] = deque()
+        self._something = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.close_error: DresError | None = None
+        self.replaced = False
+        self.base_round: int | None = None  # of the weights last written here
+
+    def put(self, item: Message | SendSlice) -> None:
+        """Write this when the stream is free. A newer message of a kind takes the place of an older one, if it may."""
+        if isinstance(item, Message) and item.newest_only:
+            self._outbox = deque(other for other in self._outbox if type(other) is not type(item))
+        self._outbox.append(item)
+        self._something.set()
+
+    async def next(self) -> Message | SendSlice:
+        while not self._outbox:
+            self._something.clear()
+            await self._something.wait()
+        return self._outbox.popleft()
+
+    def close(self, error: DresError | None, replaced: bool = False) -> None:
+        self.close_error, self.replaced = error, replaced
+        self.closed.set()
+
+
+@final
+class GrpcCoordinator:
+    """Accepts clients by their certificates, and moves messages between them and the machine."""
+
+    def __init__(self, settings: ListenSettings, host: CoordinatorHost, credentials: Credentials, log: Log) -> None:
+        self._settings, self._host, self._credentials, self._log = settings, host, credentials, log
+        self._connections: dict[int, Connection] = {}
+        self._known: dict[int, Connection] = {}  # as the machine's thread knows them
+        self._sender = WeightSender()
+        self._machine = ThreadPoolExecutor(1, "machine")
+        self._disk = ThreadPoolExecutor(2, "spool")
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._patience: float | None = None
+        self._patience_changed = asyncio.Event()
+        self.refusals = 0
+
+    async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> None:
+        """Serve until the run is over. `on_ready` gets the port."""
+        # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
+        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
+        listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._host.most_bytes))
+        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
+        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        try:
+            port = listener.add_secure_port(self._settings.listen, self._credentials.for_server())
+        except RuntimeError as error:
+            raise DresError(
+                f"cannot listen on {self._settings.listen}", "is the port in use or not allowed?"
+            ) from error
+        await self._event(self._host.start)
+        await listener.start()
+        self._log("listening", port=port, **self._host.described)
+        on_ready(port)
+        clock = asyncio.create_task(self._keep_time())
+        try:
+            await self._over
+        finally:
+            clock.cancel()
+            for connection in self._connections.values():
+                connection.close(None)
+            await listener.stop(1.0)
+            self._disk.shutdown(wait=False)
+            self._machine.shutdown(wait=True)
+
+    # -- the machine -----------------------------------------------------------------------------------------
+
+    async def _event(self, handle: Callable[[], list[OnNetwork]]) -> None:
+        """Have the machine's thread handle an event; returns when what follows from it is in the outboxes."""
+        await self._loop.run_in_executor(self._machine, self._handle, handle)
+
+    def _handle(self, handle: Callable[[], list[OnNetwork]], connection: Connection | None = None) -> None:
+        """In the machine's thread. Results reach the loop in the order of the events."""
+        try:
+            actions = handle()
+            patience = self._host.patience
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(self._fail, error)
+            return
+        self._loop.call_soon_threadsafe(self._carry_out, actions, patience, connection)
+
+    def _carry_out(self, actions: list[OnNetwork], patience: float | None, connection: Connection | None) -> None:
+        if connection is not None:
+            self._connections[connection.client] = connection
+        self._patience = patience
+        self._patience_changed.set()
+        for action in actions:
+            match action:
+                case Send():
+                    self._put(action.client, action.message)
+                case SendSlice():
+                    self._put(action.receiver, action)
+                case Close():
+                    if action.client in self._connections:
+                        self._connections[action.client].close(action.error)
+                case Finish():
+                    if not self._over.done():
+                        self._over.set_result(None)
+
+    def _put(self, client: int, item: Message | SendSlice) -> None:
+        if client in self._connections:
+            self._connections[client].put(item)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._patience_changed.clear()
+            try:
+                async with asyncio.timeout(self._patience):
+                    await self._patience_changed.wait()
+            except TimeoutError:
+                await self._event(self._host.tick)
+
+    # -- one client ------------------------------------------------------------------------------------------
+
+    async def _accept(self, _: object, context: Any) -> None:
+        """Let a client in by its certificate, and serve its stream until it ends, is replaced, or is refused."""
+        try:
+            client = caller(context, self._credentials.roster)
+        except Refused as error:
+            self.refusals += 1
+            self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, _details(error))
+        connection = Connection(client, ClientStream(context, self._host.most_bytes))
+        await self._loop.run_in_executor(self._machine, self._connect, connection)
+        try:
+            await first_of(self._read(connection), self._write(connection), _wait(connection.closed))
+        except StreamEnded:
+            pass
+        except MessageError as error:  # beyond the limit: the machine has not seen it
+            self.refusals += 1
+            connection.close(error)
+            self._log("refused", client=client, reason=str(error), hint=error.hint)
+        except asyncio.CancelledError:
+            # gRPC ends a stream in one way for both, and tells only the client which it was
+            reason = f"the client vanished, or sent a message far above {self._host.most_bytes} bytes"
+            self._log("cut", client=client, reason=reason)
+            raise
+        except Exception as error:  # gRPC's own, when a client vanishes in the middle of a message
+            self._log("stream failed", client=client, reason=f"{type(error).__name__}: {error}")
+        finally:
+            if self._connections.get(client) is connection:
+                del self._connections[client]
+            self._machine_soon(self._forget, connection)
+        await _end(context, connection)
+
+    def _machine_soon(self, work: Callable[..., None], *arguments: object) -> None:
+        """Queue an event without waiting for it; nothing, if the run is over."""
+        try:
+            self._machine.submit(work, *arguments)
+        except RuntimeError:
+            if not self._over.done():
+                raise
+
+    def _connect(self, connection: Connection) -> None:
+        """In the machine's thread: from here on this is the client's connection, and an older one is not."""
+        older, self._known[connection.client] = self._known.get(connection.client), connection
+        if older is not None:
+            self._log("replaced", client=connection.client)
+            self._loop.call_soon_threadsafe(older.close, None, True)
+        self._handle(functools.partial(self._host.connected, connection.client), connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """In the machine's thread: the connection has ended."""
+        if self._known.get(connection.client) is connection:
+            del self._known[connection.client]
+            self._handle(functools.partial(self._host.disconnected, connection.client))
+
+    def _received(self, connection: Connection, data: bytes) -> None:
+        """In the machine's thread: a message of a connection that still counts."""
+        if self._known.get(connection.client) is connection:
+            self._handle(functools.partial(self._host.received, connection.client, data))
+
+    async def _read(self, connection: Connection) -> None:
+        while True:
+            data = await connection.stream.read()
+            await self._loop.run_in_executor(self._machine, self._received, connection, data)
+
+    async def _write(self, connection: Connection) -> None:
+        """Write whenever the stream is free: a slow client skips rounds, and is never sent an old one."""
+        while True:
+            item = await connection.next()
+            if isinstance(item, SendSlice):
+                stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
+                if stored is None:
+                    await self._event(functools.partial(self._host.slice_lost, item))
+                    continue
+                item = stored
+            elif isinstance(item, Weights):
+                item, connection.base_round = self._sender.message(item, connection.base_round)
+            await connection.stream.write(item.encode())
+
+
+async def _end(context: Any, connection: Connection) -> None:
+    """End a stream with the status that tells the client whether coming back makes sense."""
+    error = connection.close_error
+    if connection.replaced:
+        await context.abort(grpc.StatusCode.ABORTED, "a newer connection of this client took over")
+    if isinstance(error, MessageError):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _details(error))
+    if isinstance(error, Refused):
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
+    if error is not None:
+        await context.abort(grpc.StatusCode.INTERNAL, _details(error))
+
+
+def _details(error: DresError) -> str:
+    return f"{error} ({error.hint})" if error.hint else str(error)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,4 +1,4 @@
-"""A stand-in for Flower: nodes in threads, a bundle answered by a fresh FlowerClient each time, and faults on request."""
+"""A stand-in for Flower: nodes in threads, each bundle answered by a fresh FlowerClient, and faults on request."""
 
 import queue
 import threading
@@ -21,10 +21,13 @@ Fault = Callable[[int, Kinds, bytes], bytes | Failure | None]
 
 def client_of(consortium: Consortium, index: int) -> FlowerClient:
     """A client as a bundle finds it: made anew over its store."""
-    folder, rows = consortium.folder / f"store-{index}", consortium.rows[index]
-    return FlowerClient(
-        consortium.agreement, consortium.sites[index], consortium.roster, folder, lambda: rows, lambda event, **fields: None
-    )
+    identity, rows = consortium.clients_keys[index], consortium.rows[index]
+    folder = consortium.folder / f"store-{index}"
+    return FlowerClient(consortium.agreement, identity, consortium.roster, folder, lambda: rows, silent)
+
+
+def silent(event: str, **fields: object) -> None:
+    """A log that nobody reads."""
 
 
 def settings(deadline: float = 60.0, linger: float = 60.0, **timing: object) -> CoordinatorSettings:
@@ -102,7 +105,7 @@ class Run:
     def play(self, wire: Wire) -> Server:
         folder = self.consortium.folder / "run"
         folder.mkdir(exist_ok=True)
-        identity, roster = self.consortium.server, self.consortium.roster
+        identity, roster = self.consortium.coordinator, self.consortium.roster
         self.host = CoordinatorHost(
             self.settings, self.consortium.agreement, identity, roster, folder, self.make_server, self.watch, self.log
         )

@@ -72,10 +72,8 @@ class Reply:
     refusal: str | None = None
 
     def encode(self, identity: Identity, roster: Roster, request: bytes) -> bytes:
-        if self.refusal is None:
-            body = _packed(self.messages)
-        else:
-            body = self.refusal.encode("utf-8", "replace")[:TEXT_BYTES]
+        text = (self.refusal or "").encode("utf-8", "replace")[:TEXT_BYTES]
+        body = _packed(self.messages) if self.refusal is None else text
         bundle = _REPLY.pack(VERSION, self.client, self.refusal is not None) + body
         return bundle + identity.sign("flower reply", _bound(roster, request) + bundle)
 

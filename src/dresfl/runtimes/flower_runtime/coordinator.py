@@ -1,4 +1,4 @@
-"""The coordinator over Flower: bundles to idle nodes, messages from them to the machine. All decisions are the machine's.
+"""The coordinator over Flower: bundles to idle nodes, and what they reply to the machine, which decides everything.
 
 A node has one bundle at a time. Its next one is made when it is idle, from the newest messages; so a slow node skips
 rounds and works through no old ones. A node that fails, or says nothing until the deadline, counts as disconnected, and
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import final
 
-from dresfl.errors import DresError, IdentityError, MessageError, Refused
+from dresfl.errors import IdentityError, MessageError, Refused
 from dresfl.federation import Terms, Windows
 from dresfl.federation.actions import Close, Send, SendSlice
 from dresfl.federation.messages import Answered, Begin, Message, Wait
@@ -47,7 +47,7 @@ class FlowerCoordinator:
     def __init__(
         self, host: CoordinatorHost, identity: Identity, roster: Roster, log: Log, deadline: float, pause: float = 5.0
     ) -> None:
-        """deadline: seconds until a silent node counts as disconnected. pause: seconds before a node is greeted anew."""
+        """deadline: seconds until a silent node counts as disconnected. pause: seconds until it is greeted anew."""
         self._host, self._identity, self._roster, self._log = host, identity, roster, log
         self._deadline, self._pause = deadline, pause
         self._most_bytes = 2 * host.most_bytes + 4 * _BUNDLE_BYTES  # of a reply: slices, an answer, and small messages
@@ -158,7 +158,9 @@ class FlowerCoordinator:
                 messages.append(message.encode())
             elif isinstance(item, SendSlice):
                 self._carry_out(self._host.slice_lost(item))
-        if messages and messages != self._last[0]:  # the same bytes for all who are sent the same: Flower stores them once
+        if (
+            messages and messages != self._last[0]
+        ):  # who is sent the same is sent the same bytes: Flower stores them once
             terms = None if messages[0][0] == Begin.KIND else self._terms
             self._last = messages, Request(tuple(messages), terms).encode(self._identity, self._roster)
         return self._last[1] if messages else b""

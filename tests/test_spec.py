@@ -501,10 +501,11 @@ def test_batches_are_the_packages() -> None:
 
 def test_limits() -> None:
     """The formulas of section 11, as the page writes them."""
+    from dresfl.runtimes.grpc_runtime.hub import largest_frame
+
     from dresfl.federation import Agreement, make_session, most_parcel_bytes
     from dresfl.model import Dense
     from dresfl.protocol import slice_rows
-    from dresfl.runtimes.grpc_runtime.hub import largest_frame
 
     formula = re.search(r"frame, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from dresfl import baselines
+from dresfl.data import flat_inputs
 from dresfl.experiments.comparison import Curve, Draws, compare, plot_curves, run_baseline
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import flat_inputs, prepare
+from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
 from dresfl.field import PublicStream
 
@@ -46,7 +47,7 @@ def test_a_baseline_is_repeatable_and_learns(method, loss):
     assert (again.accuracies, again.weights_sha256) == (curve.accuracies, curve.weights_sha256)
 
 
-def test_convolutions_have_their_twin():
+def test_convolutions_are_compared_too():
     run = prepared(CONVOLUTION, "optimizer.method=adam", "optimizer.learning_rate=0.02", "rounds=100")
     assert run_baseline(run, "centralised", "", silent).final > 0.7
 

@@ -29,7 +29,7 @@ def worker_command(
 ) -> None:
     """Hold a client's keys, rows and shares, and answer what its SuperNode passes on.
 
-    Flower runs code that the coordinator sends. Under another user than the worker's it can reach nothing of the client.
+    Flower runs code that the coordinator sends. As another user than the worker's it reaches nothing of the client.
     """
     from dresfl.deploy.flower import run_worker
 

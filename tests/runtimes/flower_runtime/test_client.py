@@ -164,9 +164,9 @@ def finished(consortium: Consortium) -> tuple[Consortium, Terms, Run]:
 def test_one_set_of_weights_for_a_round_across_processes(finished: tuple[Consortium, Terms, Run]) -> None:
     """Every bundle meets a new client here, as it meets a new process with Flower."""
     consortium, terms, run = finished
-    server = run.host.machine.server
-    assert server is not None
-    assert said(ask(consortium, 0, Weights(Task(0, server.weights).encode(server.session)), terms=terms)) == []
+    training = run.host.machine.training
+    assert training is not None
+    assert said(ask(consortium, 0, Weights(Task(0, training.weights).encode(training.session)), terms=terms)) == []
     (answer,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms))
     assert isinstance(answer, Answered)
 
@@ -175,8 +175,8 @@ def test_a_round_reads_neither_rows_nor_all_shares(
     finished: tuple[Consortium, Terms, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consortium, terms, run = finished
-    server = run.host.machine.server
-    assert server is not None
+    training = run.host.machine.training
+    assert training is not None
     looked: list[tuple[int, int]] = []
     sound: Callable[[DiskTable, int, int], bool] = DiskTable._sound
 
@@ -192,9 +192,9 @@ def test_a_round_reads_neither_rows_nor_all_shares(
     client = FlowerClient(consortium.agreement, identity, consortium.roster, folder, no_rows, silent)
     (answer,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client))
     assert isinstance(answer, Answered)
-    used = {int(dealer) for dealer in server.session.batch_rows(0).dealers}
+    used = {int(dealer) for dealer in training.session.batch_rows(0).dealers}
     assert {dealer for dealer, _ in looked} == used
-    final = Task(consortium.rounds, server.weights).encode(server.session)
+    final = Task(consortium.rounds, training.weights).encode(training.session)
     assert said(ask(consortium, 0, Done(final), terms=terms, client=client)) == [Informed(consortium.rounds)]
     assert "DataError" in refusal(ask(consortium, 0, client=client))
 

@@ -175,6 +175,25 @@ def test_two_nodes_of_one_client(consortium: Consortium) -> None:
     assert greeted[104] == greeted[204] == 1
 
 
+def test_an_older_node_takes_over_when_the_newer_one_leaves(consortium: Consortium) -> None:
+    wire = Wire(consortium)
+    wire.client_of_node[204] = 4
+    wire.start(204)
+    run = Run(consortium)
+    watch = run.watch
+
+    def next_round(record: RoundRecord, answers: int) -> None:
+        watch(record, answers)
+        if len(run.records) == 1:
+            wire.away.add(run.coordinator._node_of[4])
+
+    wire.fault = lambda node, kinds, reply: None if node in wire.away else reply
+    run.watch = next_round  # type: ignore[method-assign]
+    assert weights_sha256(run.play(wire).weights) == consortium.expected()
+    assert len(wire.away) == 1
+    assert not run.of("ended without")
+
+
 def test_late_answers_count(consortium: Consortium) -> None:
     """A node that answers after its deadline is greeted anew; its answer counts if its round is still open."""
     held: list[tuple[str, bytes]] = []
@@ -298,7 +317,7 @@ def test_a_client_with_too_many_rows_is_refused(consortium: Consortium) -> None:
 
 
 def test_unusable_terms_never_reach_the_disk(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda parameters: 2**32)
     wire = Wire(consortium)
     Forging(wire, Hello, too_many_rows)
     with pytest.raises(UsageError):

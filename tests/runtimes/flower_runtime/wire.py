@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from consortium import OPTIMIZER, Consortium
 from dresfl.federation import CoordinatorSettings, RoundTiming
 from dresfl.federation.messages import FROM_COORDINATOR, Message, decode
-from dresfl.protocol import RoundRecord, Server, Session
+from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.runtimes.coordinator_host import CoordinatorHost
 from dresfl.runtimes.flower_runtime.bundles import Request
 from dresfl.runtimes.flower_runtime.client import FlowerClient
@@ -93,8 +93,8 @@ class Run:
     events: list[tuple[str, dict]] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
 
-    def make_server(self, session: Session) -> Server:
-        return Server(session, OPTIMIZER, self.consortium.rounds)
+    def make_training(self, session: Session) -> Training:
+        return Training(session, OPTIMIZER, self.consortium.rounds)
 
     def watch(self, record: RoundRecord, answers: int) -> None:
         self.records.append(record)
@@ -102,19 +102,19 @@ class Run:
     def log(self, event: str, **fields: object) -> None:
         self.events.append((event, fields))
 
-    def play(self, wire: Wire) -> Server:
+    def play(self, wire: Wire) -> Training:
         folder = self.consortium.folder / "run"
         folder.mkdir(exist_ok=True)
         identity, roster = self.consortium.coordinator, self.consortium.roster
         self.host = CoordinatorHost(
-            self.settings, self.consortium.agreement, identity, roster, folder, self.make_server, self.watch, self.log
+            self.settings, self.consortium.agreement, identity, roster, folder, self.make_training, self.watch, self.log
         )
-        coordinator = FlowerCoordinator(
+        self.coordinator = FlowerCoordinator(
             self.host, identity, roster, self.log, self.settings.timing.deadline, self.pause
         )
-        coordinator.run(Post(wire, 60.0))
-        assert self.host.machine.server is not None
-        return self.host.machine.server
+        self.coordinator.run(Post(wire, 60.0))
+        assert self.host.machine.training is not None
+        return self.host.machine.training
 
     def of(self, event: str) -> list[dict]:
         return [fields for name, fields in self.events if name == event]

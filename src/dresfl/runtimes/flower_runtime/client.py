@@ -16,11 +16,11 @@ from dresfl.errors import DresError, IdentityError, MessageError, Refused, Store
 from dresfl.federation import NO_CHALLENGE, Agreement, Rows, Site, Workplace
 from dresfl.federation.actions import Action, Disconnect, GiveUp, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
+from dresfl.files import disk, read_record, write_record
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
-from dresfl.storage.records import disk, read_record, write_record
 
 from .bundles import Reply, Request
 

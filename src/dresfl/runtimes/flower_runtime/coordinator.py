@@ -100,6 +100,9 @@ class FlowerCoordinator:
         self._nodes[number] = _Node(idle_until=time.monotonic() + pause)
         if client is not None and self._node_of.get(client) == number:
             del self._node_of[client]
+            for other, older in self._nodes.items():
+                if older.client == client:  # it may take the place of this one again
+                    self._nodes[other] = _Node()
             self._carry_out(self._host.disconnected(client))
 
     def _failed(self, number: int, reason: str) -> None:

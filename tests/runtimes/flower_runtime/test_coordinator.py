@@ -30,8 +30,8 @@ def consortium(tmp_path: Path) -> Consortium:
 
 def test_same_weights_as_in_one_process(consortium: Consortium) -> None:
     run, wire = Run(consortium), Wire(consortium)
-    server = run.play(wire)
-    assert weights_sha256(server.weights) == consortium.expected()
+    training = run.play(wire)
+    assert weights_sha256(training.weights) == consortium.expected()
     assert [record.outcome for record in run.records] == ["stepped"] * consortium.rounds
     assert run.of("terms settled") == [{"sharing": "fresh", "rows": sum(len(x) for x, _ in consortium.rows)}]
     assert not run.of("refused")
@@ -73,10 +73,10 @@ def test_second_run_shares_nothing_again(consortium: Consortium) -> None:
     Run(consortium).play(Wire(consortium))
     (consortium.folder / "run" / "terms.json").unlink()
     run, wire = Run(consortium), Wire(consortium)
-    server = run.play(wire)
+    training = run.play(wire)
     assert run.of("terms settled")[0]["sharing"] == "reused"
     assert not any(SliceRequest in kinds for _, kinds in wire.sent)
-    assert weights_sha256(server.weights) == consortium.expected()
+    assert weights_sha256(training.weights) == consortium.expected()
 
 
 def test_goes_on_with_the_terms_on_disk(consortium: Consortium) -> None:

@@ -151,7 +151,7 @@ def test_a_diverging_run_ends_with_the_alarm(dresfl: Run, toy: Path):
         (["--set", 'data.dataset="minst"'], "minst"),
         (["--set", "federation.num_clients=2000"], "rows for 2000 clients"),
         (["--set", "model.layers=[{kind='dense', units=9}]"], "10 classes"),
-        (["--set", "model.layers=[{kind='square'}]"], "at least one dense"),
+        (["--set", "model.layers=[{kind='square'}]"], "at least one layer with weights"),
         (["--set", "model.layers=[{kind='conv2d', channels=2, kernel=9}]"], "does not fit"),
     ],
 )

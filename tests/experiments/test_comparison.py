@@ -46,7 +46,7 @@ def test_a_baseline_is_repeatable_and_learns(method, loss):
     assert (again.accuracies, again.weights_sha256) == (curve.accuracies, curve.weights_sha256)
 
 
-def test_convolutions_have_their_twin():
+def test_convolutions_are_compared_too():
     run = prepared(CONVOLUTION, "optimizer.method=adam", "optimizer.learning_rate=0.02", "rounds=100")
     assert run_baseline(run, "centralised", "", silent).final > 0.7
 

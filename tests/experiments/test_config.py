@@ -177,7 +177,7 @@ def test_overrides_reach_every_level():
         ("features.l2norm=true", "did you mean 'l2_norm'"),
         ("features.l2_norm=1", "must be of type bool, not int"),
         ("features.power=0", "features.power must be positive"),
-        ("optimizer.method=[1]", "is not known"),
+        ("optimizer.method=[1]", "must be of type str"),
         ("data.partition=sorted", "did you mean 'label-sorted'"),
         ("model.layers=3", "model.layers must be a list of layers"),
         ("model.layers=[]", "the model has no layers"),

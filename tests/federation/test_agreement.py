@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import InfeasiblePlan, MessageError, UsageError
-from dresfl.experiments.config import LAYER_KINDS
 from dresfl.federation import Agreement, make_session, sharing_nonce
-from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool
+from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool, layer_kinds
 
 BASE = Agreement((Dense(3), Square(), Dense(2)), (3,), num_clients=9, rounds=50)
 CHANGES = {
@@ -59,7 +58,7 @@ def test_layers_are_called_as_in_configurations():
     layers = (Conv2d(2, 3), Square(), SumPool(2), Flatten(), Dense(2))
     agreement = Agreement(layers, (6, 6, 1), num_clients=9, rounds=1)
     for described, layer in zip(agreement.described()["layers"], layers, strict=True):
-        assert LAYER_KINDS[described["kind"]] is type(layer)
+        assert layer_kinds()[described["kind"]] is type(layer)
 
 
 def test_differences_are_named():

@@ -1,5 +1,6 @@
 """What the server decodes is the gradient over the integers, bit for bit."""
 
+import math
 import random
 from fractions import Fraction
 
@@ -73,7 +74,7 @@ def bits_of(network, width, rows):
     for layer, place in zip(network.layers, network.places, strict=True):
         if isinstance(layer, Dense | Conv2d):
             fan_in = layer.fan(place.in_shape)[0]
-            slope = place.in_size * slope * width + value + 2**scale
+            slope = math.prod(place.in_shape) * slope * width + value + 2**scale
             value = fan_in * value * width + width * 2**scale
             scale += place.weight_bits
         elif isinstance(layer, SumPool):

@@ -77,7 +77,7 @@ class Training:
     def _play_block(self, turns: Sequence[Turn]) -> None:
         num_slots, batch = self._problem.num_clients, turns[0].rows.shape[1]
         if self._slots is None:
-            self._slots = _Slots(num_slots, batch, self._state.weights)
+            self._slots = _Slots(num_slots, batch, self._problem.optimizer.num_factors, self._state.weights)
             if self._state.weights.is_cuda:
                 self._graph = self._capture(self._slots)
         self._fill(self._slots, turns)
@@ -154,12 +154,12 @@ def _copied(state: State) -> State:
 class _Slots:
     """A block's draws on the device, a slot a round and client, and the round that comes next."""
 
-    def __init__(self, num_slots: int, batch: int, like: Tensor) -> None:
+    def __init__(self, num_slots: int, batch: int, num_factors: int, like: Tensor) -> None:
         def buffer(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
         self.clients = buffer(BLOCK_ROUNDS, num_slots, dtype=torch.int64)
         self.shares = buffer(BLOCK_ROUNDS, num_slots, dtype=like.dtype)
         self.rows = buffer(BLOCK_ROUNDS, num_slots, batch, dtype=torch.int64)
-        self.factors = buffer(BLOCK_ROUNDS, 3, dtype=like.dtype)
+        self.factors = buffer(BLOCK_ROUNDS, num_factors, dtype=like.dtype)
         self.place = buffer(1, dtype=torch.int64)

@@ -19,7 +19,7 @@ from dresfl.field import Domain, PublicStream
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
 
-from .twin import Loss, client_gradients, mean_gradient
+from .relu_network import Loss, client_gradients, mean_gradient
 
 Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "centralised"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -114,14 +114,14 @@ def next_state(problem: Problem, state: State, rate: float, answers: Answers) ->
 
 
 def advance(problem: Problem, state: State, factors: Sequence[float] | Tensor, answers: Answers) -> State:
-    """`next_state` with the optimiser's factors given, numbers or a tensor (3,): on the device alone."""
+    """`next_state` with the optimiser's factors given, as numbers or as a tensor, on the device alone."""
     if problem.method == "scaffold":
         direction, controls, control = _scaffold(problem, state, answers)
     else:
         data = answers.inputs, answers.targets, answers.shares
         direction = mean_gradient(problem.network, problem.loss, state.weights, *data)
         controls, control = state.controls, state.control
-    update, moments = problem.optimizer.direction(state.moments, factors, direction, state.weights)
+    update, moments = problem.optimizer.update(state.moments, factors, direction, state.weights)
     return State(state.weights - update, moments, controls, control, state.steps)
 
 

@@ -54,7 +54,7 @@ def run_baseline(
     loss: Loss = "cross-entropy",
     device: str | None = None,
 ) -> Curve:
-    """Train the ReLU twin of the run's network: same sizes, data, rounds, batch size, optimiser and dropouts.
+    """Train the ReLU network that the run's network is compared with: same sizes, data, rounds, batch size, optimiser and dropouts.
 
     float64 on a CPU, float32 on a GPU. `watch` gets each round's number and the latest accuracy.
     """

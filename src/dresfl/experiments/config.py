@@ -18,18 +18,9 @@ from typing import Any, Literal, TypeVar, final
 
 from dresfl.errors import UsageError
 from dresfl.features import Features
-from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, SumPool
+from dresfl.model import Layer, Network, layer_kinds
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.local import Engine
-
-LAYER_KINDS: dict[str, type[Layer]] = {
-    "dense": Dense,
-    "conv2d": Conv2d,
-    "sumpool": SumPool,
-    "flatten": Flatten,
-    "square": Square,
-    "quadratic": Quadratic,
-}
 
 
 @final
@@ -188,11 +179,12 @@ def parse(kind: type[_T], table: object, where: str = "") -> _T:
 
 def parse_layer(table: object, where: str) -> Layer:
     """One layer from its inline table: { kind = "dense", units = 64 }."""
+    kinds = layer_kinds()
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
-        raise UsageError(f"{where} needs a kind", "known: " + ", ".join(LAYER_KINDS))
-    if table["kind"] not in LAYER_KINDS:
-        raise UsageError(f"{where}: unknown kind {table['kind']!r}", closest(table["kind"], LAYER_KINDS))
-    return parse(LAYER_KINDS[table["kind"]], {k: v for k, v in table.items() if k != "kind"}, where)
+        raise UsageError(f"{where} needs a kind", "known: " + ", ".join(kinds))
+    if table["kind"] not in kinds:
+        raise UsageError(f"{where}: unknown kind {table['kind']!r}", closest(table["kind"], kinds))
+    return parse(kinds[table["kind"]], {k: v for k, v in table.items() if k != "kind"}, where)
 
 
 def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
@@ -268,9 +260,8 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 def _literal(value: Any) -> str:
     if isinstance(value, Layer):
-        kind = next(name for name, layer in LAYER_KINDS.items() if type(value) is layer)
-        entries = [f"{key} = {_literal(entry)}" for key, entry in _items(value) if entry is not None]
-        return "{ " + ", ".join([f'kind = "{kind}"', *entries]) + " }"
+        entries = [f"{key} = {_literal(entry)}" for key, entry in value.to_dict().items() if entry is not None]
+        return "{ " + ", ".join(entries) + " }"
     if isinstance(value, tuple):
         return "[\n" + "".join(f"    {_literal(entry)},\n" for entry in value) + "]"
     # TOML's numbers and booleans are JSON's, and so are its strings, but for surrogate pairs and DEL

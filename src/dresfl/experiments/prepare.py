@@ -14,7 +14,7 @@ from dresfl.data import DataSet, Split, dirichlet, iid, label_sorted, load
 from dresfl.errors import DataError, UsageError
 from dresfl.features import Watch, featured, in_pieces
 from dresfl.field import Reals
-from dresfl.model import Dense, Network
+from dresfl.model import Network
 from dresfl.protocol import Session
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
@@ -155,7 +155,7 @@ def _check_device(config: RunConfig) -> None:
 
 def build_network(config: RunConfig, data: DataSet) -> Network:
     """The network for a data set: images stay images if the first layer wants them, else rows are flat."""
-    flat = isinstance(config.model.layers[0], Dense)
+    flat = config.model.layers[0].flat_input
     low, high = (float(bound) for bound in flat_inputs(data).aminmax())
     largest = max(high + config.model.shift, -low - config.model.shift)
     network = Network(

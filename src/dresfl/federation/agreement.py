@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -79,7 +79,7 @@ class Agreement:
     def described(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
-        values["layers"] = [{"kind": type(layer).__name__.lower(), **asdict(layer)} for layer in self.layers]  # type: ignore[call-overload]
+        values["layers"] = [layer.to_dict() for layer in self.layers]
         values["input_shape"] = list(self.input_shape)
         return values
 

@@ -1,19 +1,41 @@
 """Polynomial networks: layer lists with exact gradients in any field."""
 
-from .layers import Affine, Conv2d, Dense, Flatten, Layer, Quadratic, Shape, Square, SumPool
+from .layers import (
+    Activation,
+    Affine,
+    Conv2d,
+    Dense,
+    Fixed,
+    Flatten,
+    Layer,
+    Place,
+    Quadratic,
+    Reshaping,
+    Shape,
+    Square,
+    SumPool,
+    layer_from_dict,
+    layer_kinds,
+)
 from .network import Network, mlp, weights_sha256
 
 __all__ = [
+    "Activation",
     "Affine",
     "Conv2d",
     "Dense",
+    "Fixed",
     "Flatten",
     "Layer",
     "Network",
+    "Place",
     "Quadratic",
+    "Reshaping",
     "Shape",
     "Square",
     "SumPool",
+    "layer_from_dict",
+    "layer_kinds",
     "mlp",
     "weights_sha256",
 ]

@@ -68,7 +68,7 @@ class Network:
 
     def __post_init__(self) -> None:
         if not any(isinstance(layer, Affine) for layer in self.layers):
-            raise UsageError("a model needs at least one dense or conv2d layer")
+            raise UsageError("a model needs at least one layer with weights", "for example dense or conv2d")
         if len(self.places[-1].out_shape) != 1:
             raise UsageError(
                 f"the last layer makes {self.places[-1].out_shape}, not one value per class",

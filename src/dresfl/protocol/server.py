@@ -132,7 +132,7 @@ class Server:
         weight_scales, gradient_scales = network.weight_scales_on(device), network.gradient_scales_on(device)
         gradient = integers / gradient_scales * (1.0 / (session.batch_size * session.num_shards))
         before = weights.to(torch.float64)
-        update, moments = self.optimizer.direction(state, factors, gradient, before / weight_scales)
+        update, moments = self.optimizer.update(state, factors, gradient, before / weight_scales)
         after = before - stochastic_round(update * weight_scales, noise)
         watched = (integers.abs().max(), squared_norm(gradient), after.abs().max())
         return after.to(torch.int64), moments, watched

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -153,7 +153,7 @@ class Session:
         """16 bytes that tasks and answers carry: parties with other parameters, or in another run, refuse them."""
         described = {
             "sharing": self.sharing_digest.hex(),
-            "layers": [[type(layer).__name__, asdict(layer)] for layer in self.network.layers],  # type: ignore[call-overload]
+            "layers": [layer.to_dict() for layer in self.network.layers],
             "network": [self.network.input_shape, self.network.weight_bits],
             "batch_size": self.batch_size,
             "seed": self.seed,

@@ -72,7 +72,7 @@ class RoundBlocks:
         self._keys = buffer(_ROUNDS, batch, 8, dtype=torch.int32)
         self._survivors = buffer(_ROUNDS, needed, dtype=torch.int64)
         self._decoders = torch.ones((_ROUNDS, moduli, decoded), dtype=field.dtype, device=device)
-        self._factors = buffer(_ROUNDS, 3)
+        self._factors = buffer(_ROUNDS, server.optimizer.num_factors)
         # state and outputs
         self._slot = buffer(1, dtype=torch.int64)
         self._weights = server.weights.clone()

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import UsageError
-from dresfl.optimizers import Optimizer, l2_norm
+from dresfl.optimizers import Optimizer, methods, squared_norm
 
 SIZE, STEPS = 9, 12
 
-TWINS = {
+TORCHS = {
     "sgd": (Optimizer("sgd", 0.1), lambda w: torch.optim.SGD([w], lr=0.1)),
     "sgd, decay": (Optimizer("sgd", 0.1, weight_decay=0.3), lambda w: torch.optim.SGD([w], lr=0.1, weight_decay=0.3)),
     "momentum": (Optimizer("momentum", 0.05, momentum=0.7), lambda w: torch.optim.SGD([w], lr=0.05, momentum=0.7)),
@@ -29,19 +29,30 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("name", TWINS)
+def updated(ours, state, rate, gradient, weights):
+    """One step: the update, and the state with its steps counted."""
+    steps = state["steps"] + 1
+    update, moments = ours.update(state, ours.factors(rate, int(steps)), gradient, weights)
+    return update, {**moments, "steps": steps}
+
+
+def l2_norm(values):
+    return math.sqrt(float(squared_norm(values)))
+
+
+@pytest.mark.parametrize("name", TORCHS)
 def test_steps_are_torchs(name):
-    ours, make = TWINS[name]
+    ours, make = TORCHS[name]
     generator = torch.Generator().manual_seed(4)
     weights = torch.randn(SIZE, dtype=torch.float64, generator=generator)
     theirs = weights.clone().requires_grad_()
-    twin, state = make(theirs), ours.initial_state(SIZE)
+    torchs, state = make(theirs), ours.initial_state(SIZE)
     for step in range(STEPS):
         gradient = torch.randn(SIZE, dtype=torch.float64, generator=generator) * 10.0 ** (step % 3)
-        update, state = ours.update(state, ours.learning_rate, gradient, weights)
+        update, state = updated(ours, state, ours.learning_rate, gradient, weights)
         weights = weights - update
         theirs.grad = gradient.clone()
-        twin.step()
+        torchs.step()
         torch.testing.assert_close(weights, theirs.detach(), rtol=1e-12, atol=1e-12)
     assert int(state["steps"]) == STEPS
 
@@ -51,20 +62,33 @@ def test_momentum_decays_weights_beside_the_velocity():
     ours, weight, velocity = Optimizer("momentum", momentum=0.5, weight_decay=0.1), 2.0, 0.0
     weights, state = torch.tensor([2.0], dtype=torch.float64), ours.initial_state(1)
     for gradient in (1.0, -3.0, 0.5):
-        update, state = ours.update(state, 0.25, torch.tensor([gradient], dtype=torch.float64), weights)
+        update, state = updated(ours, state, 0.25, torch.tensor([gradient], dtype=torch.float64), weights)
         weights = weights - update
         velocity = 0.5 * velocity + gradient
         weight -= 0.25 * (velocity + 0.1 * weight)
         assert float(weights) == pytest.approx(weight, abs=1e-15)
 
 
-@pytest.mark.parametrize("method", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("method", methods())
+def test_a_method_gives_what_it_declares(method):
+    ours = Optimizer(method)
+    state = ours.initial_state(3)
+    assert state.keys() - {"steps"} == set(methods()[method].moments)
+    assert {len(ours.factors(0.5, steps)) for steps in (1, 2, 100)} == {ours.num_factors}
+    zeros = torch.zeros(3, dtype=torch.float64)
+    factors = torch.tensor(ours.factors(0.5, 1), dtype=torch.float64)
+    gradients = [torch.tensor(values, dtype=torch.float64) for values in ([1.0, -2.0, 0.5], [3.0, 0.25, -1.0])]
+    one, other, both = (ours.update(state, factors, g, zeros)[0] for g in (*gradients, gradients[0] + gradients[1]))
+    assert torch.equal(one + other, both) == methods()[method].linear
+
+
+@pytest.mark.parametrize("method", methods())
 def test_update_changes_nothing_it_was_given(method):
     ours = Optimizer(method, weight_decay=0.1, max_norm=0.5)
     gradient, weights = torch.ones(3, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64)
     state = ours.initial_state(3)
-    first = ours.update(state, 0.1, gradient, weights)
-    second = ours.update(state, 0.1, gradient, weights)
+    first = updated(ours, state, 0.1, gradient, weights)
+    second = updated(ours, state, 0.1, gradient, weights)
     assert torch.equal(first[0], second[0])
     assert all(not value.any() for value in state.values())
     assert gradient.tolist() == [1.0] * 3
@@ -105,14 +129,18 @@ def test_clipping_scales_long_gradients_to_the_norm_and_leaves_short_ones():
     ours = Optimizer("sgd", max_norm=5.0)
     weights = torch.zeros(2, dtype=torch.float64)
     for gradient, expected in (([30.0, 40.0], [3.0, 4.0]), ([3.0, 4.0], [3.0, 4.0]), ([0.3, 0.4], [0.3, 0.4])):
-        update, _ = ours.update(ours.initial_state(2), 1.0, torch.tensor(gradient, dtype=torch.float64), weights)
+        update, _ = updated(ours, ours.initial_state(2), 1.0, torch.tensor(gradient, dtype=torch.float64), weights)
         torch.testing.assert_close(update, torch.tensor(expected, dtype=torch.float64), rtol=1e-15, atol=0)
 
 
 def test_moments_are_of_the_clipped_gradient():
     ours = Optimizer("momentum", max_norm=5.0)
-    _, state = ours.update(
-        ours.initial_state(2), 1.0, torch.tensor([30.0, 40.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    _, state = updated(
+        ours,
+        ours.initial_state(2),
+        1.0,
+        torch.tensor([30.0, 40.0], dtype=torch.float64),
+        torch.zeros(2, dtype=torch.float64),
     )
     assert state["velocity"].tolist() == pytest.approx([3.0, 4.0])
 

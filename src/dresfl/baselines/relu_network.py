@@ -1,7 +1,8 @@
-"""The ReLU twin of a polynomial network: same layers, sizes and weight layout, in reals.
+"""The ReLU network that a polynomial network is compared with: same sizes and weight layout, in reals.
 
-Squares and quadratics become ReLU, sums over windows become means. Everything is written for one weight vector (P,) and
-for one per client (S,P) alike. Axis letters: S answering clients, B rows, F features, C classes, P parameters.
+Each layer says what stands for it: squares and quadratics become ReLU, sums over windows become means. All functions
+take one weight vector (P,), or one for each client (S,P).
+Axis letters: S answering clients, B rows, F features, C classes, P parameters.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dresfl.errors import UsageError
-from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Shape, Square, SumPool
+from dresfl.model import Affine, Fixed, Network
 
 Loss = Literal["cross-entropy", "squared"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 
 def outputs(network: Network, weights: Tensor, inputs: Tensor) -> Tensor:
-    """The twin's values: inputs (...,B,F) -> (...,B,C); weights (P,), or (S,P) for inputs (S,B,F)."""
+    """The ReLU network's values: inputs (...,B,F) -> (...,B,C); weights (P,), or (S,P) for inputs (S,B,F)."""
     return _forward(network, _parts(network, weights), inputs)
 
 
@@ -60,29 +60,9 @@ def _forward(network: Network, parts: Sequence[Tensor], inputs: Tensor) -> Tenso
     affine = zip(parts[::2], parts[1::2], strict=True)
     x = inputs
     for layer, place in zip(network.layers, network.places, strict=True):
-        if isinstance(layer, Dense | Conv2d):
+        if isinstance(layer, Affine):
             matrix, bias = next(affine)
-            columns = x if isinstance(layer, Dense) else _columns(layer, place.in_shape, x)
-            x = (columns @ matrix + bias).reshape(*x.shape[:-1], place.out_size)
-        elif isinstance(layer, SumPool):
-            windows = _windows(x, place.in_shape, layer.kernel, layer.stride or layer.kernel, 0)
-            x = windows.mean((-2, -1)).reshape(*x.shape[:-1], place.out_size)
-        elif isinstance(layer, Square | Quadratic):
-            x = x.relu()
-        elif not isinstance(layer, Flatten):
-            raise UsageError(f"{type(layer).__name__.lower()} has no ReLU twin", "compare a model without it")
+            x = (layer.relu_columns(place, x) @ matrix + bias).reshape(*x.shape[:-1], place.out_size)
+        elif isinstance(layer, Fixed):
+            x = layer.relu_forward(place, x)
     return x
-
-
-def _windows(x: Tensor, shape: Shape, kernel: int, stride: int, padding: int) -> Tensor:
-    """Sliding windows over channels-last images: (...,HWC) -> (rows,H',W',C,k,k)."""
-    images = x.reshape(-1, *shape)
-    if padding:
-        images = torch.nn.functional.pad(images, (0, 0, padding, padding, padding, padding))
-    return images.unfold(1, kernel, stride).unfold(2, kernel, stride)
-
-
-def _columns(layer: Conv2d, shape: Shape, x: Tensor) -> Tensor:
-    """(...,B,HWC) -> (...,B·positions,k²C), in the order of the network's weights."""
-    windows = _windows(x, shape, layer.kernel, layer.stride, layer.padding)
-    return windows.permute(0, 1, 2, 4, 5, 3).reshape(*x.shape[:-2], -1, layer.kernel**2 * shape[2])

@@ -28,7 +28,7 @@ may come is refused with MessageError before anything of it is used.
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 from dresfl.errors import MessageError
 
@@ -47,6 +47,7 @@ _ROUND = struct.Struct("<I")
 _DELTA = struct.Struct("<IIB32s")
 _PEER = struct.Struct("<H")
 _PLACE = struct.Struct("<HI")
+_NOTHING = struct.Struct("<")
 
 
 def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], bytes]:
@@ -54,23 +55,6 @@ def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, 
     if len(body) < form.size:
         raise MessageError(f"a {name} message of {len(body)} bytes is too short")
     return form.unpack_from(body), bytes(body[form.size :])
-
-
-def _whole(form: struct.Struct, body: memoryview, name: str) -> tuple[Any, ...]:
-    """The fixed fields of a body that has nothing else."""
-    if len(body) != form.size:
-        raise MessageError(f"a {name} message has {form.size} bytes, not {len(body)}")
-    return form.unpack(body)
-
-
-def _text(data: bytes) -> str:
-    if len(data) > TEXT_BYTES:
-        raise MessageError(f"a text of {len(data)} bytes is too long")
-    return data.decode("utf-8", "replace")
-
-
-def _cut(text: str) -> bytes:
-    return text.encode("utf-8", "replace")[:TEXT_BYTES]
 
 
 class Message(ABC):
@@ -92,56 +76,38 @@ class Message(ABC):
         return bytes([self.KIND]) + self.body()
 
 
-class _Text(Message):
-    """A message that is one text."""
+class _Plain(Message):
+    """A message of fixed fields and, if `REST` says so, one field more that takes all bytes that are left."""
 
-    text: str
-
-    def body(self) -> bytes:
-        return _cut(self.text)
-
-
-class _Place(Message):
-    """A message that names one slice of a peer, and nothing else."""
-
-    peer: int
-    number: int
+    FORM: ClassVar[struct.Struct]
+    REST: ClassVar[Literal["nothing", "bytes", "text", "bits"]] = "nothing"
+    __match_args__: ClassVar[tuple[str, ...]]  # a dataclass has the names of its fields here
 
     def body(self) -> bytes:
-        return _PLACE.pack(self.peer, self.number)
+        values = [getattr(self, name) for name in self.__match_args__]
+        if self.REST == "nothing":
+            return self.FORM.pack(*values)
+        *fixed, rest = values
+        if self.REST == "text":
+            rest = rest.encode("utf-8", "replace")[:TEXT_BYTES]
+        elif self.REST == "bits":
+            rest = rest.to_bytes(-(-rest.bit_length() // 8), "little")
+        return self.FORM.pack(*fixed) + bytes(rest)
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
-        return cls(*_whole(_PLACE, body, cls.__name__))
-
-
-class _Sealed(Message):
-    """A message that carries one sealed slice. The coordinator sees only its size and its place."""
-
-    peer: int
-    number: int
-    sealed: bytes
-
-    def body(self) -> bytes:
-        return _PLACE.pack(self.peer, self.number) + self.sealed
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        (peer, number), sealed = _head(_PLACE, body, cls.__name__)
-        return cls(peer, number, sealed)  # type: ignore[call-arg]
-
-
-class _Task(Message):
-    """A message that carries one Task, still encoded: whoever receives it decodes it for its session."""
-
-    task: bytes
-
-    def body(self) -> bytes:
-        return self.task
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        return cls(bytes(body))  # type: ignore[call-arg]
+        fixed, rest = _head(cls.FORM, body, cls.__name__)
+        most = {"nothing": 0, "text": TEXT_BYTES, "bits": HOLDING_BYTES}.get(cls.REST, len(rest))
+        if len(rest) > most:
+            raise MessageError(f"a {cls.__name__} message of {len(body)} bytes is too long")
+        values: list[Any] = [*fixed]
+        if cls.REST == "bytes":
+            values.append(rest)
+        elif cls.REST == "text":
+            values.append(rest.decode("utf-8", "replace"))
+        elif cls.REST == "bits":
+            values.append(int.from_bytes(rest, "little"))
+        return cls(*values)
 
 
 # -- from a client ---------------------------------------------------------------------------------------------
@@ -178,45 +144,31 @@ class Hello(Message):
 
 @final
 @dataclass(frozen=True)
-class Holding(Message):
+class Holding(_Plain):
     """Which of a dealer's slices a client has on its disk: bit n of `held` stands for slice n."""
 
     dealer: int
     held: int
 
     KIND: ClassVar[int] = 2
-
-    def body(self) -> bytes:
-        return _PEER.pack(self.dealer) + self.held.to_bytes(-(-self.held.bit_length() // 8), "little")
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        (dealer,), bits = _head(_PEER, body, "Holding")
-        if len(bits) > HOLDING_BYTES:
-            raise MessageError(f"a Holding message of {len(bits)} bytes is too long")
-        return cls(dealer, int.from_bytes(bits, "little"))
+    FORM = _PEER
+    REST = "bits"
 
 
 @final
 @dataclass(frozen=True)
-class Ready(Message):
+class Ready(_Plain):
     """A client holds every share of this sharing and can answer."""
 
     sharing_id: bytes
 
     KIND: ClassVar[int] = 3
-
-    def body(self) -> bytes:
-        return self.sharing_id
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        return cls(*_whole(_SHARING, body, "Ready"))
+    FORM = _SHARING
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Slice(_Sealed):
+class Slice(_Plain):
     """A dealer's slice, sealed for the receiver `peer`."""
 
     peer: int
@@ -224,22 +176,25 @@ class Slice(_Sealed):
     sealed: bytes
 
     KIND: ClassVar[int] = 4
+    FORM = _PLACE
+    REST = "bytes"
 
 
 @final
 @dataclass(frozen=True)
-class Ack(_Place):
+class Ack(_Plain):
     """A slice of the dealer `peer` is on this client's disk: the coordinator may forget it."""
 
     peer: int
     number: int
 
     KIND: ClassVar[int] = 5
+    FORM = _PLACE
 
 
 @final
 @dataclass(frozen=True)
-class Reject(Message):
+class Reject(_Plain):
     """A slice did not open here: that dealer did not seal it for this client and this place."""
 
     peer: int
@@ -247,50 +202,32 @@ class Reject(Message):
     reason: str
 
     KIND: ClassVar[int] = 6
-
-    def body(self) -> bytes:
-        return _PLACE.pack(self.peer, self.number) + _cut(self.reason)
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        (peer, number), rest = _head(_PLACE, body, "Reject")
-        return cls(peer, number, _text(rest))
+    FORM = _PLACE
+    REST = "text"
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Answered(Message):
+class Answered(_Plain):
     """A client's Answer, still encoded: the opening checks it."""
 
     round_number: int
     answer: bytes
 
     KIND: ClassVar[int] = 7
-
-    def body(self) -> bytes:
-        return _ROUND.pack(self.round_number) + self.answer
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        (round_number,), answer = _head(_ROUND, body, "Answered")
-        return cls(round_number, answer)
+    FORM = _ROUND
+    REST = "bytes"
 
 
 @final
 @dataclass(frozen=True)
-class Informed(Message):
+class Informed(_Plain):
     """A client has kept the final weights."""
 
     rounds: int
 
     KIND: ClassVar[int] = 8
-
-    def body(self) -> bytes:
-        return _ROUND.pack(self.rounds)
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        return cls(*_whole(_ROUND, body, "Informed"))
+    FORM = _ROUND
 
 
 # -- from the coordinator --------------------------------------------------------------------------------------
@@ -298,16 +235,14 @@ class Informed(Message):
 
 @final
 @dataclass(frozen=True)
-class Wait(_Text):
+class Wait(_Plain):
     """Why nothing happens yet."""
 
     text: str
 
     KIND: ClassVar[int] = 16
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        return cls(_text(bytes(body)))
+    FORM = _NOTHING
+    REST = "text"
 
 
 @final
@@ -331,18 +266,19 @@ class Begin(Message):
 
 @final
 @dataclass(frozen=True)
-class Request(_Place):
+class Request(_Plain):
     """The coordinator asks a dealer for one slice for the receiver `peer`."""
 
     peer: int
     number: int
 
     KIND: ClassVar[int] = 18
+    FORM = _PLACE
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Relayed(_Sealed):
+class Relayed(_Plain):
     """A slice of the dealer `peer`, on its way to its receiver."""
 
     peer: int
@@ -350,22 +286,26 @@ class Relayed(_Sealed):
     sealed: bytes
 
     KIND: ClassVar[int] = 19
+    FORM = _PLACE
+    REST = "bytes"
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Weights(_Task):
-    """The weights of a round, in full."""
+class Weights(_Plain):
+    """A round's weights in full, as a Task that is still encoded."""
 
     task: bytes
 
     KIND: ClassVar[int] = 20
+    FORM = _NOTHING
+    REST = "bytes"
     newest_only: ClassVar[bool] = True
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Delta(Message):
+class Delta(_Plain):
     """The weights of a round, as differences from the ones sent before on the same connection."""
 
     round_number: int
@@ -375,24 +315,20 @@ class Delta(Message):
     packed: bytes
 
     KIND: ClassVar[int] = 21
-
-    def body(self) -> bytes:
-        return _DELTA.pack(self.round_number, self.base_round, self.width, self.digest) + self.packed
-
-    @classmethod
-    def from_body(cls, body: memoryview) -> Self:
-        (round_number, base_round, width, digest), packed = _head(_DELTA, body, "Delta")
-        return cls(round_number, base_round, width, digest, packed)
+    FORM = _DELTA
+    REST = "bytes"
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Done(_Task):
-    """The final weights."""
+class Done(_Plain):
+    """The final weights, as a Task that is still encoded."""
 
     task: bytes
 
     KIND: ClassVar[int] = 22
+    FORM = _NOTHING
+    REST = "bytes"
 
 
 FROM_CLIENT: tuple[type[Message], ...] = (Hello, Holding, Ready, Slice, Ack, Reject, Answered, Informed)

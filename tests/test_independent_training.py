@@ -1,4 +1,4 @@
-"""A training run written from SPEC.md's appendix A alone (reference/independent_training.py) reaches the same weights."""
+"""A training run that was written from SPEC.md's appendix A alone reaches the same weights as the package."""
 
 import json
 import re

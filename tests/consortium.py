@@ -9,7 +9,7 @@ import torch
 from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Server
+from dresfl.protocol import Training
 from dresfl.runtimes.grpc_runtime.tls import Credentials
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
@@ -56,7 +56,7 @@ class Consortium:
     def expected(self) -> str:
         """The weights of an undisturbed run in one process."""
         session = make_session(self.agreement, tuple(len(x) for x, _ in self.rows), b"", b"")
-        server = Server(session, OPTIMIZER, self.rounds)
+        server = Training(session, OPTIMIZER, self.rounds)
         federation = LocalFederation(session, server, self.rows, no_dropouts(self.clients, 0), "coded")
         while not server.done:
             federation.run_round()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dresfl.deploy import settings as config
-from dresfl.experiments.config import parse, parse_model
+from dresfl.deploy.toml import parse
+from dresfl.experiments.config import parse_model
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference" / "network-configuration.md").read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import CheckpointError, DresError
-from dresfl.files import load_tensors, save_tensors, write_atomic
+from dresfl.files import write_atomic
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 
 def test_write_atomic_makes_folders_and_replaces(tmp_path):

@@ -1,4 +1,4 @@
-"""The errors a caller may catch: one small family, each with what was wanted, what came, what to do.
+"""The errors that a caller may catch: one small family. Each says what was wanted, what came, and what to do.
 
 The command line prints `error:` from the message and `hint:` from `hint`, and exits with `exit_code`.
 """
@@ -48,7 +48,7 @@ class Refused(DresError):
     """A party turned another away, for a reason that trying again does not change."""
 
 
-class TooFewReplies(DresError):
+class TooFewAnswers(DresError):
     """Fewer than R answers: the polynomial cannot be interpolated."""
 
     exit_code = 3
@@ -60,6 +60,10 @@ class HeadroomAlarm(DresError):
 
 class StoreError(DresError):
     """A party's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
+
+
+class ModelError(DresError):
+    """A model file that cannot be read: damaged, altered, or of a format that is not known."""
 
 
 class CheckpointError(DresError):

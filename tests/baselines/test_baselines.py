@@ -11,8 +11,8 @@ import torch
 from dresfl import baselines
 from dresfl.baselines import (
     Answers,
+    BaselineTraining,
     Problem,
-    Training,
     Turn,
     advance,
     client_gradients,
@@ -353,7 +353,7 @@ def test_blocks_are_the_rounds_one_by_one(monkeypatch, method, optimizer, fixed_
     monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
     asked = posed(method, optimizer)
     given, played = start(asked), turns(asked)
-    training = Training(asked, given, *training_set(DENSE), fixed_shapes)
+    training = BaselineTraining(asked, given, *training_set(DENSE), fixed_shapes)
     training.play(played[:4])
     training.play(played[4:])
     expected = tensors(one_by_one(asked, played))
@@ -382,8 +382,8 @@ def test_a_round_never_looks_at_its_values(method, loss, optimizer, network):
 def test_rows_may_be_stored_in_half_precision():
     asked = posed("fedavg")
     inputs, labels = training_set(DENSE)
-    half = Training(asked, start(asked), inputs.half(), labels)
-    same = Training(asked, start(asked), inputs.half().double(), labels)
+    half = BaselineTraining(asked, start(asked), inputs.half(), labels)
+    same = BaselineTraining(asked, start(asked), inputs.half().double(), labels)
     for training in (half, same):
         training.play(turns(asked))
     assert torch.equal(half.state.weights, same.state.weights)
@@ -398,7 +398,7 @@ def test_a_captured_round_is_the_round(monkeypatch, method, optimizer, network):
     monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
     asked = posed(method, optimizer, network)
     state = initial_state(asked, PublicStream(3), "cuda")
-    training = Training(asked, state, *training_set(network))
+    training = BaselineTraining(asked, state, *training_set(network))
     played = turns(asked)
     training.play(played[:4])
     training.play(played[4:])

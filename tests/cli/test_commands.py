@@ -52,10 +52,10 @@ def test_plan_without_the_span_warning_for_a_large_batch(dresfl: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["--clients", "8"], "--clients 9"),
-        (["--clients", "20", "--shards", "3"], "--shards 2 --colluders 1"),
-        (["--clients", "20", "--colluders", "4"], "--shards 1 --colluders 2"),
-        (["--clients", "8"], "1 square layer(s)"),
+        (["--clients", "8"], "feasible: 9 clients"),
+        (["--clients", "20", "--shards", "3"], "2 shards and 1 colluders"),
+        (["--clients", "20", "--colluders", "4"], "1 shard and 2 colluders"),
+        (["--clients", "8"], "1 square layers"),
     ],
 )
 def test_an_infeasible_plan_exits_2_and_names_what_works(dresfl: Run, tmp_path: Path, arguments: list[str], hint: str):

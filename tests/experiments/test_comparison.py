@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from dresfl import baselines
+from dresfl.data import flat_inputs
 from dresfl.experiments.comparison import Curve, Draws, compare, plot_curves, run_baseline
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import flat_inputs, prepare
+from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
 from dresfl.field import PublicStream
 

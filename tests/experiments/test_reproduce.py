@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from commands import Run, refused
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
-from dresfl.experiments.config import load_config, to_toml
+from dresfl.experiments.config import load_config
 from dresfl.experiments.reproduce import cells as cells_module
 from dresfl.experiments.reproduce import runner
 from dresfl.experiments.reproduce.matrix import NEEDED, feasible_draws, infeasible_draw

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dresfl.data import load
+from dresfl.data import flat_inputs, load, pieces
 from dresfl.errors import UsageError
-from dresfl.experiments import prepare as preparation
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import flat_inputs, load_split, prepare
+from dresfl.experiments.prepare import load_split, prepare
 from dresfl.experiments.reproduce import recipe
 from dresfl.experiments.training import train
-from dresfl.features import pieces
 from dresfl.field import Reals
+from dresfl.protocol import evaluation
 
 from .test_vgg import by_hand, tiny_weights
 
@@ -96,7 +95,7 @@ def test_accuracy_is_the_share_of_right_rows(monkeypatch, overrides):
         outputs = network.outputs(Reals(), weights, rows.double()[None, None])[0, 0]
         wanted = np.mean(outputs.argmax(1).numpy() == test.labels)
         assert prepared.accuracy(weights) == wanted
-        monkeypatch.setitem(preparation._EVALUATED_AT_A_TIME, "cpu", 7000)
+        monkeypatch.setitem(evaluation._EVALUATED_AT_A_TIME, "cpu", 7000)
         assert prepared.accuracy(weights) == wanted
         assert 0 < wanted < 0.5
 

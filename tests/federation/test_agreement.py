@@ -57,7 +57,7 @@ def test_the_bytes_are_canonical_json():
 def test_layers_are_called_as_in_configurations():
     layers = (Conv2d(2, 3), Square(), SumPool(2), Flatten(), Dense(2))
     agreement = Agreement(layers, (6, 6, 1), num_clients=9, rounds=1)
-    for described, layer in zip(agreement.described()["layers"], layers, strict=True):
+    for described, layer in zip(agreement.to_dict()["layers"], layers, strict=True):
         assert layer_kinds()[described["kind"]] is type(layer)
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
 from dresfl.field import choose_moduli
 from dresfl.model import Dense, Network
@@ -17,8 +18,14 @@ NETWORK = Network((Dense(2),), (3,), 2, 4)
 
 def session_with(limit):
     clients = (4, 1, 3, 5)
-    needed = Session(NETWORK, 4, 1, 1, 2, clients, seed=3).needed_bits
-    return Session(NETWORK, 4, 1, 1, 2, clients, seed=3, moduli=choose_moduli(needed, more_than=6, limit=limit))
+    needed = Session(NETWORK, CodeParameters(4, batch_size=2), clients, seed=3).needed_bits
+    return Session(
+        NETWORK,
+        CodeParameters(4, batch_size=2),
+        clients,
+        seed=3,
+        moduli=choose_moduli(needed, more_than=6, limit=limit),
+    )
 
 
 # one, two and three bytes a residue

@@ -14,10 +14,10 @@ import torch
 
 from dresfl.errors import DresError, MessageError, StoreError
 from dresfl.field import choose_moduli
+from dresfl.files import write_record
 from dresfl.protocol import Client, Share, Task, num_slices, slice_range, slice_rows
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.answered_rounds import _CHUNK
-from dresfl.storage.records import write_record
 from five_clients import AGREEMENT, NONCE, ROWS, all_slices, dealers, fetch, rows_of, session_of
 
 INDEX = 2

@@ -1,6 +1,6 @@
 """What DReS-FL is compared with, in reals with ReLU: FedAvg, FedAvg-IS, SCAFFOLD and centralised training."""
 
-from .blocks import BLOCK_ROUNDS, Training, Turn
+from .blocks import BLOCK_ROUNDS, BaselineTraining, Turn
 from .relu_network import LOSSES, Loss, client_gradients, mean_gradient, outputs, row_losses
 from .rounds import METHODS, Answers, Method, Problem, State, advance, initial_state, next_state, shares
 
@@ -9,11 +9,11 @@ __all__ = [
     "LOSSES",
     "METHODS",
     "Answers",
+    "BaselineTraining",
     "Loss",
     "Method",
     "Problem",
     "State",
-    "Training",
     "Turn",
     "advance",
     "client_gradients",

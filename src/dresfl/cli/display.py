@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _LOG_LINES = 10  # per run, where stderr is not a terminal
 
@@ -16,6 +15,9 @@ class RoundBar:
     """A live line per method on a terminal; about ten plain lines per method in a log. On stderr."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._bars = Progress(
@@ -50,26 +52,35 @@ class RoundBar:
         self._bars.update(self._tasks[method], completed=done, status=status)
 
 
-def status(accuracy: float, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
+def status(accuracy: float | None, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
     """The moving part of a progress line."""
-    text = f"accuracy {100 * accuracy:5.1f} %" if accuracy else "accuracy    -   "  # nothing evaluated yet
+    text = f"accuracy {percent(accuracy, 1):>7}"
     if answers is not None:
         text += f"  survivors {answers:>3}  skipped {skipped}"
     return text + (f"  alarms {alarms}" if alarms else "")
 
 
+def percent(share: float | None, digits: int) -> str:
+    """A share for people: 97.4 %. A dash where nothing was evaluated."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     """A two-column table on stdout."""
-    table = Table(title=title, title_justify="left", show_header=False)
-    for key, value in pairs.items():
-        table.add_row(key, _text(value))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    _print(title, None, [[key, _text(value)] for key, value in pairs.items()])
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout."""
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
+    _print(title, columns, rows)
+
+
+def _print(title: str, columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=columns is not None)
+    for index, column in enumerate(columns or ()):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
@@ -79,6 +90,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if value is None:
+        return "-"
     if isinstance(value, list):
         return "\n".join(map(_text, value)) or "none"
     return str(value)
@@ -97,3 +110,10 @@ def bytes_text(count: int) -> str:
 def note(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def keep_freed_memory() -> None:
+    """For commands that compute: let this process keep memory that it has freed."""
+    from dresfl.kernels.cpu import keep_freed_memory as keep
+
+    keep()

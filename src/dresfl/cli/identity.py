@@ -39,8 +39,8 @@ def keygen(
     The secret keys (identity.json, tls.key.pem) stay in the folder and never leave this machine. Send NAME.csr.pem to
     the authority and NAME.card.json to the roster's maker, then compare the fingerprint by telephone.
     """
+    from dresfl.files import write_new
     from dresfl.sealing import Identity, certificate_request
-    from dresfl.sealing.files import write_new
 
     identity = Identity.create(name)
     request = certificate_request(identity, host or ())
@@ -49,7 +49,7 @@ def keygen(
         if path.exists():
             raise IdentityError(f"{path} exists already and is not written over", "choose another --out")
     identity.save(out)
-    write_new(request_file, request)
+    write_new(request_file, request, error=IdentityError)
     identity.card.save(card_file)
     _show(
         f"{name}: new identity",
@@ -90,13 +90,13 @@ def ca_sign(
     as_json: JsonOption = False,
 ) -> None:
     """Certify a party's TLS key. Its name and key are shown: compare them with whoever sent the request."""
+    from dresfl.files import read_file, write_new
     from dresfl.sealing import CertificateAuthority
     from dresfl.sealing.certificates import FILE_LIMIT, describe
-    from dresfl.sealing.files import read_file, write_new
 
     authority = CertificateAuthority.load(folder)
-    certificate = authority.sign(read_file(request, FILE_LIMIT), days=days, server=server or ())
-    write_new(out, certificate)
+    certificate = authority.sign(read_file(request, FILE_LIMIT, error=IdentityError), days=days, server=server or ())
+    write_new(out, certificate, error=IdentityError)
     _show(f"certificate {out}", describe(certificate), as_json)
 
 

@@ -25,7 +25,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", hel
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Coordinate a federation: relay sealed shares, send weights, decode gradients. One port; logs are JSON lines.
 
     Stopped or killed, it goes on where it was when it is started again.
@@ -33,12 +33,13 @@ def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     from dresfl.deploy.serve import serve
     from dresfl.deploy.settings import CoordinatorConfig, load_settings
 
+    display.keep_freed_memory()
     with _logging() as log:
         summary = serve(load_settings(CoordinatorConfig, config), log)
     _show(summary, as_json)
 
 
-def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Take part as one organisation: share rows once, then answer rounds. Connects outwards only; needs no open port.
 
     Stopped or killed, it goes on where it was when it is started again.
@@ -46,9 +47,22 @@ def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     from dresfl.deploy.join import join
     from dresfl.deploy.settings import ClientConfig, load_settings
 
+    display.keep_freed_memory()
     with _logging() as log:
         summary = join(load_settings(ClientConfig, config), log)
     _show(summary, as_json)
+
+
+def old_serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """The old name of `dresfl serve`."""
+    display.note("note: `dresfl server` is now `dresfl serve`; the old name goes with the next release")
+    serve_command(config, as_json)
+
+
+def old_join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """The old name of `dresfl join`."""
+    display.note("note: `dresfl client` is now `dresfl join`; the old name goes with the next release")
+    join_command(config, as_json)
 
 
 def shares_command(

@@ -1,6 +1,6 @@
 """The Lagrange code, and the sizes that decide it."""
 
-from .lagrange import LagrangeCode, lagrange_matrices, lagrange_matrix, recovery_threshold
+from .lagrange import LagrangeCode, recovery_threshold
 from .parameters import CodeParameters
 
-__all__ = ["CodeParameters", "LagrangeCode", "lagrange_matrices", "lagrange_matrix", "recovery_threshold"]
+__all__ = ["CodeParameters", "LagrangeCode", "recovery_threshold"]

@@ -1,4 +1,4 @@
-"""The sizes of a federation's code: the numbers that every party must agree on before anything is shared."""
+"""The sizes of a federation's code: what everybody must agree on before anything is shared."""
 
 from dataclasses import dataclass
 from typing import final

@@ -5,7 +5,26 @@ spent on them, and no pickle gets to name code of its own choosing.
 """
 
 from .dataset import DataSet, Split
-from .partition import dirichlet, iid, label_sorted
-from .readers import DATASETS, load
+from .partition import Partition, dirichlet, iid, label_sorted, partition
+from .pieces import map_rows
+from .rows import flat_inputs, integer_rows, integer_type
+from .sources import Source, data_set_label, image_source, load, sources
 
-__all__ = ["DataSet", "Split", "load", "DATASETS", "label_sorted", "dirichlet", "iid"]
+__all__ = [
+    "DataSet",
+    "Partition",
+    "Source",
+    "Split",
+    "data_set_label",
+    "dirichlet",
+    "flat_inputs",
+    "iid",
+    "image_source",
+    "integer_rows",
+    "integer_type",
+    "label_sorted",
+    "load",
+    "map_rows",
+    "partition",
+    "sources",
+]

@@ -8,6 +8,7 @@ import gzip
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,21 @@ def read_idx(path: Path, num_axes: int) -> npt.NDArray[np.uint8]:
         came = "more" if len(values) > size else f"{len(values)}"
         raise damaged(path, f"promises {size} values, holds {came}")
     return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def idx_pair(prefix: str) -> tuple[str, str]:
+    """The files of one part of a data set: its images and its labels."""
+    return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+
+
+def read_images(
+    paths: Sequence[Path], *, transposed: bool = False
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The images (B,H,W,1) and labels (B,) of a pair of files. `transposed`: the file has columns for rows."""
+    images, labels = read_idx(paths[0], num_axes=3), read_idx(paths[1], num_axes=1)
+    if transposed:
+        images = images.swapaxes(1, 2)  # (B,W,H) -> (B,H,W)
+    return images[..., np.newaxis], labels.astype(np.int64)  # (B,H,W) -> (B,H,W,1)
 
 
 def _shape(header: bytes, num_axes: int, path: Path) -> tuple[int, ...]:

@@ -4,12 +4,31 @@ Each way returns N ascending int64 arrays of row numbers, none empty, in which e
 Notation: N clients, B rows, n rows of one class.
 """
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from dresfl.errors import DataError, UsageError
 
 Rows = npt.NDArray[np.int64]
+Partition = Literal["label-sorted", "dirichlet", "iid"]
+
+
+def partition(
+    labels: npt.NDArray[np.int64], num_clients: int, how: Partition, *, alpha: float = 0.5, seed: int = 0
+) -> list[Rows]:
+    """Which rows of a training set each client gets, by the name of the way. alpha is of "dirichlet" alone.
+
+    >>> [rows.tolist() for rows in partition(np.array([1, 0, 2, 0]), 2, "label-sorted")] == [[1, 3], [0, 2]]
+    True
+    """
+    if how == "label-sorted":
+        return label_sorted(labels, num_clients)
+    generator = np.random.default_rng(seed)
+    if how == "iid":
+        return iid(labels, num_clients, generator)
+    return dirichlet(labels, num_clients, alpha, generator)
 
 
 def label_sorted(labels: npt.NDArray[np.int64], num_clients: int) -> list[Rows]:

@@ -86,7 +86,7 @@ def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[
 
 def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
-    from dresfl.experiments.training import threads
+    from dresfl.kernels.threads import torch_threads
     from dresfl.runtimes.flower_runtime.coordinator import Coordinator, Settings
     from dresfl.runtimes.flower_runtime.post import Post
     from dresfl.runtimes.grpc_runtime import log_to
@@ -104,7 +104,7 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     check_same(folder / "agreement.json", agreement)
     network = config.network
     settings = Settings(network.grace, network.deadline, network.on_shortage, network.linger)
-    with threads(config.threads), open(folder / "log.jsonl", "a", buffering=1, encoding="utf-8") as lines:
+    with torch_threads(config.threads), open(folder / "log.jsonl", "a", buffering=1, encoding="utf-8") as lines:
 
         def write(line: str) -> None:
             lines.write(line + "\n")
@@ -114,7 +114,7 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
         recorder = Recorder(config, agreement, test_rows(config.test, agreement), log, engine="flower")
         identity = Identity.load(Path(config.keys.identity))
         coordinator = Coordinator(
-            settings, agreement, identity, roster, folder, recorder.make_server, recorder.watch, log
+            settings, agreement, identity, roster, folder, recorder.make_training, recorder.watch, log
         )
         try:
             server = coordinator.run(Post(carrier, settings.ttl))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.errors import StoreError
-from dresfl.experiments.training import threads
 from dresfl.federation import Workplace
+from dresfl.kernels.threads import torch_threads
 from dresfl.model import weights_sha256
 from dresfl.protocol import Task
 from dresfl.runtimes.grpc_runtime import GrpcClient
@@ -31,7 +31,10 @@ def join(config: ClientConfig, log: Log) -> dict[str, Any]:
             client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log)
             return await client.run(), client.machine.rounds_answered
 
-    with threads(config.threads), ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store:
+    with (
+        torch_threads(config.threads),
+        ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store,
+    ):
         keep = partial(keep_model, config.model, agreement)
         workplace = Workplace(agreement, identity, roster, store, lambda: rows, device=config.device, keep_model=keep)
         final_task, rounds_answered = asyncio.run(run(workplace))

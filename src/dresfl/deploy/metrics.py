@@ -27,10 +27,10 @@ class _Collector(Collector):
         yield GaugeMetricFamily("dresfl_clients_connected", "Clients that are connected", len(machine.connected))
         yield GaugeMetricFamily("dresfl_clients_ready", "Clients that hold all shares", len(machine.ready))
         yield CounterMetricFamily("dresfl_refusals", "Connections and messages refused", refusals)
-        if machine.server is None or machine.relay is None:
+        if machine.training is None or machine.relay is None:
             return
-        yield GaugeMetricFamily("dresfl_round", "The current round", machine.server.round_number)
-        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", machine.server.rounds)
+        yield GaugeMetricFamily("dresfl_round", "The current round", machine.training.round_number)
+        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", machine.training.rounds)
         yield CounterMetricFamily("dresfl_answers", "Valid answers", counters.answers)
         yield CounterMetricFamily("dresfl_late_answers", "Answers that came after their round", counters.late)
         yield CounterMetricFamily("dresfl_invalid_answers", "Answers that were refused", counters.invalid)
@@ -65,7 +65,7 @@ def serve_metrics(address: str, machine: Coordinator, refusals: Callable[[], int
                 state = {
                     "connected": len(machine.connected),
                     "ready": len(machine.ready),
-                    "round": machine.server.round_number if machine.server else None,
+                    "round": machine.training.round_number if machine.training else None,
                 }
                 self._answer(200, "application/json", json.dumps(state).encode())
             else:

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.coding import CodeParameters
+from dresfl.data import Partition
 from dresfl.errors import UsageError
-from dresfl.experiments.config import Data, load_table, parse
 from dresfl.federation import Agreement, CoordinatorSettings, RoundTiming, Windows
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.grpc_runtime import ConnectSettings, Credentials, ListenSettings
 from dresfl.sealing import Identity, Roster
+
+from .toml import load_table, parse
 
 
 @final
@@ -38,9 +41,9 @@ class AgreedModel:
 class AgreedFederation:
     """K, T and the batch. N is the length of the roster."""
 
-    num_shards: int = Agreement.num_shards
-    max_colluders: int = Agreement.max_colluders
-    batch_size: int = Agreement.batch_size
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
 
 
 @final
@@ -161,15 +164,12 @@ class SiteData:
     file: str = ""
     dataset: str = ""
     folder: str = ""
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.dataset):
             raise UsageError("give [data] either a file or a dataset", 'for example file = "rows.npz"')
-
-    def as_partition(self) -> Data:
-        return Data(self.dataset, self.partition, self.alpha)
 
 
 @final
@@ -196,7 +196,7 @@ _PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster
 
 def load_settings(kind: type[_T], path: Path) -> _T:
     """Read the file of a coordinator or a client; its paths become absolute."""
-    table = load_table(str(path))
+    table = load_table(path)
     tables: list[dict[str, Any]] = [table, *(part for part in table.values() if isinstance(part, dict))]
     for part in tables:
         for name in _PATHS:
@@ -207,7 +207,7 @@ def load_settings(kind: type[_T], path: Path) -> _T:
 
 def load_agreement(config: CoordinatorConfig | ClientConfig, roster: Roster) -> Agreement:
     """The agreement that a file names, for a roster."""
-    return parse(AgreementFile, load_table(config.agreement)).with_roster(roster)
+    return parse(AgreementFile, load_table(Path(config.agreement))).with_roster(roster)
 
 
 def load_credentials(keys: Keys) -> Credentials:

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from dresfl import baselines
 from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
+from dresfl.data import flat_inputs
 from dresfl.field import PublicStream
 from dresfl.files import write_atomic
+from dresfl.kernels.threads import torch_threads
+from dresfl.storage.run_folder import read_metrics
 
 from .config import RunConfig
-from .prepare import Prepared, flat_inputs, prepare
-from .training import read_metrics, threads
+from .prepare import Prepared, prepare
 
 _EVALUATED_AT_A_TIME = 2048
 
@@ -54,9 +56,10 @@ def run_baseline(
     loss: Loss = "cross-entropy",
     device: str | None = None,
 ) -> Curve:
-    """Train the ReLU network that the run's network is compared with: same sizes, data, rounds, batch size, optimiser and dropouts.
+    """Train the ReLU network that the run's network is compared with.
 
-    float64 on a CPU, float32 on a GPU. `watch` gets each round's number and the latest accuracy.
+    Sizes, data, rounds, batch size, optimiser and dropouts are the run's. float64 on a CPU, float32 on a GPU. `watch`
+    gets each round's number and the latest accuracy.
     """
     config, draws = prepared.config, Draws(prepared, method)
     device = config.device if device is None else device
@@ -65,7 +68,7 @@ def run_baseline(
     problem = baselines.Problem(network, method, loss, config.optimizer, draws.num_clients)
     state = baselines.initial_state(problem, PublicStream(config.seed), device, dtype)
     train, test = prepared.split.train, prepared.split.test
-    training = baselines.Training(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
+    training = baselines.BaselineTraining(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
     test_inputs, test_labels = flat_inputs(test).to(device), torch.from_numpy(test.labels).to(device)
 
     def accuracy() -> float:
@@ -157,7 +160,7 @@ def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], Non
     prepared = prepare(config, None)
     methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))
     curves = [ours]
-    with threads(config.threads):
+    with torch_threads(config.threads):
         for method, label in methods:
             curves.append(run_baseline(prepared, method, label, functools.partial(watch, label), loss="squared"))
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")

@@ -5,10 +5,9 @@ No client needs another's rows for any of it, so it leaks nothing and changes no
 """
 
 from .cache import only_one
-from .pieces import in_pieces
 from .settings import Features
-from .split import Watch, featured
+from .split import Watch, extract_features
 from .transforms import transformed
 from .vgg import VGG19, load_vgg19
 
-__all__ = ["Features", "Watch", "featured", "transformed", "in_pieces", "only_one", "VGG19", "load_vgg19"]
+__all__ = ["Features", "Watch", "extract_features", "transformed", "only_one", "VGG19", "load_vgg19"]

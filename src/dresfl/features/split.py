@@ -14,13 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dresfl.data import DataSet, Split
+from dresfl.data import DataSet, Split, map_rows
 from dresfl.errors import DataError
 from dresfl.files import write_atomic
 
 from .cache import Rows, only_one, read_rows, write_rows
 from .extractor import Extractor, load_extractor
-from .pieces import in_pieces
 from .settings import Features
 from .transforms import transformed
 
@@ -31,7 +30,7 @@ Watch = Callable[[int, int], None]
 _AT_A_TIME = {"cuda": 256, "cpu": 32}
 
 
-def featured(
+def extract_features(
     split: Split, settings: Features, folder: Path | None, device: str, watch: Watch = lambda done, total: None
 ) -> Split:
     """The split with its images replaced by features, float32 (B,F); run by whoever holds images.
@@ -173,5 +172,5 @@ def _all_transformed(rows: npt.NDArray[np.floating], settings: Features) -> npt.
         copied = torch.from_numpy(np.array(rows[piece]))  # mapped rows are read-only, which torch warns of
         out[piece] = transformed(copied, settings).numpy()
 
-    in_pieces(work, *rows.shape)
+    map_rows(work, *rows.shape)
     return out

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
 from dresfl.protocol import Session, most_client_rows
@@ -39,9 +40,9 @@ class Agreement:
     weight_bits: int = 10
     shift: float = 0.0  # added to real inputs before they are rounded
     input_bound: float = 1.0  # no |input|, shift included, is larger: the moduli depend on it
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
     seed: int = 0
     roster: str = ""  # hex digest of the roster
 
@@ -62,6 +63,11 @@ class Agreement:
         _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
 
     @property
+    def parameters(self) -> CodeParameters:
+        """N, K, T and the batch."""
+        return CodeParameters(self.num_clients, self.num_shards, self.max_colluders, self.batch_size)
+
+    @property
     def quantizer(self) -> Quantizer:
         """How a client turns its real inputs into the integers it shares."""
         return Quantizer(self.input_bits, self.shift)
@@ -76,7 +82,7 @@ class Agreement:
             input_magnitude=max(0.0, math.log2(self.input_bound)),
         )
 
-    def described(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
         values["layers"] = [layer.to_dict() for layer in self.layers]
@@ -85,11 +91,11 @@ class Agreement:
 
     def encode(self) -> bytes:
         """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
-        return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, whatever rows the others have."""
-        most = most_client_rows(self.num_clients, self.batch_size)
+        most = most_client_rows(self.parameters)
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -122,7 +128,7 @@ class Agreement:
             theirs = None
         if not isinstance(theirs, Mapping):
             return ["theirs cannot be read"]
-        ours = self.described()
+        ours = self.to_dict()
         keys = sorted({*ours, *(key for key in theirs if isinstance(key, str))})
         absent = object()
         return [
@@ -150,10 +156,7 @@ def make_session(
     """
     return Session(
         network=agreement.network,
-        num_clients=agreement.num_clients,
-        num_shards=agreement.num_shards,
-        max_colluders=agreement.max_colluders,
-        batch_size=agreement.batch_size,
+        parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,
         nonce=nonce,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, UsageError
-from dresfl.protocol import Answer, RoundRecord, Server, Session, Task
+from dresfl.protocol import Answer, RoundRecord, Session, Task, Training
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
@@ -104,7 +104,7 @@ class _Running:
 
     terms: Terms
     session: Session
-    server: Server
+    training: Training
     relay: Relay
 
 
@@ -118,11 +118,11 @@ class Coordinator:
         agreement: Agreement,
         identity: Identity,
         roster: Roster,
-        make_server: Callable[[Session], Server],
+        make_training: Callable[[Session], Training],
         terms: Terms | None = None,
         stored_slices: Callable[[Session], Iterable[tuple[int, int, int]]] = lambda session: (),
     ) -> None:
-        """make_server: the training of a session, where its last checkpoint left it. terms: of an earlier start.
+        """make_training: the training of a session, where its last checkpoint left it. terms: of an earlier start.
 
         stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
         """
@@ -133,7 +133,7 @@ class Coordinator:
                 f"the roster lists {len(roster.members)} clients, the agreement has {agreement.num_clients}"
             )
         self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
-        self._make_server, self._stored_slices = make_server, stored_slices
+        self._make_training, self._stored_slices = make_training, stored_slices
         self._clients: dict[int, _Client] = {}
         self._informed: set[int] = set()
         self._enrolment = Enrolment(agreement, terms)
@@ -157,9 +157,9 @@ class Coordinator:
         return sorted(client for client, state in tuple(self._clients.items()) if state.ready)
 
     @property
-    def server(self) -> Server | None:
+    def training(self) -> Training | None:
         """The training, once the terms are settled."""
-        return None if self._running is None else self._running.server
+        return None if self._running is None else self._running.training
 
     @property
     def relay(self) -> Relay | None:
@@ -299,11 +299,11 @@ class Coordinator:
     def _settle(self, terms: Terms, now: float) -> list[Action]:
         """Make the session that the terms give, and begin with everybody who is there."""
         session = terms.session(self._agreement)
-        server = self._make_server(session)
+        training = self._make_training(session)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
-        self._running = running = _Running(terms, session, server, relay)
+        self._running = running = _Running(terms, session, training, relay)
         actions: list[Action] = []
-        if server.done:
+        if training.done:
             actions += self._close(now)
         for client, state in self._clients.items():
             if state.hello is not None:
@@ -341,7 +341,7 @@ class Coordinator:
         if self._opening is not None:
             return [*actions, *self._weights(running, [client])] if self._opening.record is None else actions
         if len(self.ready) >= running.session.recovery_threshold:
-            first, rounds = running.server.round_number, running.server.rounds
+            first, rounds = running.training.round_number, running.training.rounds
             actions.append(_log("rounds", first=first, rounds=rounds, ready=self.ready))
             actions += self._open(running, now)
         return actions
@@ -350,11 +350,11 @@ class Coordinator:
 
     def _open(self, running: _Running, now: float) -> list[Action]:
         """Begin the next round: send its weights to everybody who can answer."""
-        self._opening = Opening(running.server.round_number, now + self._settings.timing.deadline)
+        self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
         return self._weights(running, self.ready)
 
     def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
-        message = Weights(running.server.task().encode(running.session))
+        message = Weights(running.training.task().encode(running.session))
         return [Send(client, message) for client in clients]
 
     def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
@@ -368,7 +368,7 @@ class Coordinator:
             return self._next_round(now) if everybody else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
-            record = running.server.receive(answer)
+            record = running.training.receive(answer)
         except MessageError:
             self.counters.invalid += 1
             raise
@@ -394,7 +394,7 @@ class Coordinator:
             then=timing.on_shortage,
         )
         if timing.on_shortage == "skip":
-            opening.close(running.server.skip(), now)
+            opening.close(running.training.skip(), now)
             return [line, *self._next_round(now)]
         opening.until = now + timing.deadline
         return [line, *self._weights(running, [c for c in self.ready if c not in opening.answered])]
@@ -408,7 +408,7 @@ class Coordinator:
         actions: list[Action] = [Record(opening.record, len(opening.answered))]
         if opening.record.outcome == "refused":
             actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
-        return actions + (self._close(now) if running.server.done else self._open(running, now))
+        return actions + (self._close(now) if running.training.done else self._open(running, now))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -418,11 +418,11 @@ class Coordinator:
         return [self._done(client, self._settled) for client, state in self._clients.items() if state.begun]
 
     def _done(self, client: int, running: _Running) -> Action:
-        final_task = Task(running.server.rounds, running.server.weights.cpu())
+        final_task = Task(running.training.rounds, running.training.weights.cpu())
         return Send(client, Done(final_task.encode(running.session)))
 
     def _was_informed(self, client: int, message: Informed, running: _Running) -> list[Action]:
-        if self._closing_until is None or message.rounds != running.server.rounds:
+        if self._closing_until is None or message.rounds != running.training.rounds:
             raise MessageError("a client says that it has the final weights, which there are not yet")
         self._informed.add(client)
         return [Close(client), *(self._end() if len(self._informed) == self._agreement.num_clients else ())]

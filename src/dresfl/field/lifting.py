@@ -6,8 +6,8 @@ x = Σ_i d_i·P_i with |d_i| ≤ (p_i − 1)/2, for every |x| < p_0⋯p_{M−1}/
 1. Garner: d_i from residues, one channel after the other, all arithmetic modulo one p.
 2. Each P_i is split into 24-bit limbs; Σ_i d_i·P_i then is one small float64 product, exact since
    M·2^23·2^24 < 2^53, and one sweep of carries.
-3. The leading four limbs hold at least 73 significant bits; whatever lies below them is remembered in their
-   last bit ("sticky"), so that one IEEE addition rounds the whole integer correctly.
+3. The leading four limbs hold at least 73 significant bits. If anything lies below them, their last bit is set
+   ("sticky"). One IEEE addition then rounds the whole integer correctly.
 """
 
 import math

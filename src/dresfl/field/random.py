@@ -56,10 +56,6 @@ class SecretSeed:
         """Thirty-two new bytes from the operating system's generator."""
         return cls(secrets.token_bytes(32))
 
-    def key(self) -> Tensor:
-        """The key words (8,) int32, for the kernel."""
-        return key_words(self._key)
-
     def mask_key(self, sharing_id: bytes) -> Tensor:
         """The key words of one sharing's masks. Another sharing, other masks, even if a seed is kept."""
         return key_words(hmac.digest(self._key, b"dresfl masks" + sharing_id, "sha256"))

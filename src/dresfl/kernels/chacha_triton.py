@@ -277,16 +277,14 @@ def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dty
     return residues
 
 
-def rounding_noise(key: Tensor, domain: int, index: Tensor | int, count: int) -> Tensor:
+def rounding_noise(key: Tensor, domain: int, index: Tensor, count: int) -> Tensor:
     """`count` values (w + ½)/2^32 of a public stream, as `PublicStream.uniform`: key (8,) int32 -> (count,) float64.
 
-    `index` in [0, 2^32) may be an int64 tensor of one element on the key's device; it is read when the kernel runs, so
-    a captured graph goes on to the next stream by advancing it.
+    `index` in [0, 2^32) is an int64 tensor of one element on the key's device. It is read when the kernel runs, so a
+    captured graph goes on to the next stream by advancing it.
     """
     if key.dtype != torch.int32 or key.shape != (8,):
         raise ValueError(f"a key (8,) int32 expected, {tuple(key.shape)} {key.dtype} came")
-    if not isinstance(index, Tensor):
-        index = torch.full((1,), index, dtype=torch.int64, device=key.device)
     if index.dtype != torch.int64 or index.numel() != 1:
         raise ValueError(f"an index of one int64 expected, {tuple(index.shape)} {index.dtype} came")
     noise = torch.empty(count, dtype=torch.float64, device=key.device)

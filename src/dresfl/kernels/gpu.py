@@ -1,6 +1,6 @@
-"""Which fused GPU kernel serves a call, if any. Triton is imported here and below, on the first call that needs it.
+"""Which fused GPU kernel serves a call, if any. Triton is imported on the first call that needs it.
 
-Every function has a twin in plain torch operations elsewhere; results are the same bits.
+Every function also exists in plain torch operations, here or in `field`, and gives the same bits there.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def fused_kernels(device: str) -> bool:
 
 
 def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
-    """left @ right modulo primes below 256, residues int8 in and out; see int8_triton."""
+    """left @ right modulo primes below 256, residues int8 in and out; `int8_triton` says which shapes are allowed."""
     if fused_kernels(str(left.device)):
         from .int8_triton import matmul_int8 as fused
 
@@ -37,7 +37,7 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
 
 
 def _symmetric(integers: Tensor, moduli: Tensor) -> Tensor:
-    """Integers that have, or broadcast to, the channel axis -> symmetric residues (M,...) int8."""
+    """Integers (M,...), or (1,...) for all channels alike -> symmetric residues (M,...) int8."""
     p = moduli.to(torch.int64).view(-1, *[1] * (integers.dim() - 1))
     return ((integers + p // 2) % p - p // 2).to(torch.int8)
 

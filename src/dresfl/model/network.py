@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Domain, Elements, Field, PublicStream
-from dresfl.quantize import weight_integers
+from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
+from dresfl.quantize import weight_integers, weight_reals
 
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
@@ -204,12 +204,12 @@ class Network:
         for index, p in enumerate(self.parameters):
             width = p.place.init * math.sqrt(3.0 / p.fan[0])
             uniform = stream.uniform(Domain.WEIGHTS, index, math.prod(p.fan)) * 2 - 1
-            weights[p.weight] = weight_integers(uniform * width, p.place.weight_bits)
+            weights[p.weight] = weight_integers(uniform * width, self.weight_scales[p.weight])
         return weights
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:
         """Real weights by name, from the integers: W = 2^−lw·W_int, exact in float64."""
-        reals = weights.cpu().to(torch.float64) / self.weight_scales
+        reals = weight_reals(weights.cpu(), self.weight_scales)
         out: dict[str, Tensor] = {}
         for p in self.parameters:
             out[f"{p.name}.weight"] = reals[p.weight].view(p.fan).clone()
@@ -218,16 +218,18 @@ class Network:
 
     # -- computing -------------------------------------------------------------------------------------------
 
-    def _affine(self, weights: Tensor, field: Field) -> dict[str, tuple[object, Elements]]:
-        prepared: dict[str, tuple[object, Elements]] = {}
+    def _affine(
+        self, weights: Tensor, field: Arithmetic[Elements]
+    ) -> dict[str, tuple[PublicMatrix[Elements], Elements]]:
+        prepared: dict[str, tuple[PublicMatrix[Elements], Elements]] = {}
         for p in self.parameters:
             bias = field.scale(field.embed(weights[p.bias]), 2**p.place.in_scale)  # (M,out)
             prepared[p.name] = field.public(weights[p.weight].view(p.fan)), bias
         return prepared
 
     def _forward(
-        self, field: Field, weights: Tensor, inputs: Elements
-    ) -> tuple[Elements, list[Elements], dict[str, tuple[object, Elements]]]:
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements
+    ) -> tuple[Elements, list[Elements], dict[str, tuple[PublicMatrix[Elements], Elements]]]:
         prepared = self._affine(weights, field)
         parameters = iter(self.parameters)
         x, kept = inputs, []
@@ -244,11 +246,11 @@ class Network:
                 x = layer.forward(field, place, x)
         return x, kept, prepared
 
-    def outputs(self, field: Field, weights: Tensor, inputs: Elements) -> Elements:
+    def outputs(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements) -> Elements:
         """f(X), times 2^S: inputs (M,N,B,F) -> (M,N,B,C)."""
         return self._forward(field, weights, inputs)[0]
 
-    def gradient(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
+    def gradient(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
         """∇_w ‖f(X) − 2^S·Y‖², summed over the rows: what each client computes on its shares.
 
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
@@ -256,7 +258,9 @@ class Network:
         """
         return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
 
-    def gradient_parts(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> list[Elements]:
+    def gradient_parts(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> list[Elements]:
         """`gradient` in pieces (M,N,·), in the order of the parameters: where one tensor of it all would be large."""
         z, kept, prepared = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
@@ -277,7 +281,7 @@ class Network:
             gradients += [bias, weight.reshape(*bias.shape[:2], -1)]
             if not parameters:
                 break  # nothing below has weights
-            back = field.matmul_public(delta, field.transposed(prepared[p.name][0]))
+            back = field.matmul_public(delta, prepared[p.name][0].transposed)
             delta = layer.uncolumns(field, place, back)
         return gradients[::-1]
 

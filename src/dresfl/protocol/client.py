@@ -11,12 +11,13 @@ from dresfl.field import SecretSeed
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
-from .session import Session, encode_rows
+from .round import coded_gradient, encode_rows
+from .session import Session
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 
-def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The rows (m,W) a client shares, inputs then targets, after checking their shape."""
+def rows_to_share(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The rows (m,W) that a client shares: inputs, then targets. DataError if they do not fit the session."""
     if inputs.is_floating_point() or targets.is_floating_point():
         raise DataError(f"client {client}: rows must be integers", "convert them with Quantizer")
     rows = session.client_rows[client]
@@ -52,7 +53,7 @@ class Client:
         self.session = session
         self.index = index
         self._secret = secret
-        self._rows = check_rows(session, index, inputs, targets)
+        self._rows = rows_to_share(session, index, inputs, targets)
         self._held = MemoryTable(session) if held is None else held
         self._answered = MemoryAnswers() if answered is None else answered
 
@@ -116,6 +117,4 @@ def answer_from_shares(session: Session, index: int, held: ShareTable, answered:
     batch = session.batch_rows(task.round_number)
     rows = held.rows(batch.dealers, batch.rows)  # (M,B,W)
     coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
-    size = session.network.input_size
-    gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
-    return Answer(task.round_number, index, gradient[:, 0])
+    return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])

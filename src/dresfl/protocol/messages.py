@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ByteField, ResidueField
+from dresfl.field import ResidueSystem
 
 from .session import Session
 
@@ -147,6 +147,6 @@ class Answer:
         return answer
 
     @classmethod
-    def size(cls, field: ResidueField | ByteField, num_parameters: int) -> int:
+    def size(cls, field: ResidueSystem, num_parameters: int) -> int:
         """The bytes of one answer."""
         return _HEADER.size + _ANSWER.size + len(field.moduli) * num_parameters * field.residue_bytes

@@ -27,7 +27,7 @@ from dresfl.federation.actions import (
 )
 from dresfl.federation.messages import Relayed
 from dresfl.files import write_atomic
-from dresfl.protocol import RoundRecord, Server, Session
+from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.sealing import Identity, Roster
 from dresfl.storage.spool import Spool
 
@@ -47,11 +47,11 @@ class CoordinatorHost:
         identity: Identity,
         roster: Roster,
         folder: Path,
-        make_server: Callable[[Session], Server],
+        make_training: Callable[[Session], Training],
         watch: Callable[[RoundRecord, int], None],
         log: WriteLog,
     ) -> None:
-        """make_server: the training of a session, restored if there is a checkpoint. watch: called after every round.
+        """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
 
         What `watch` writes must be on the disk when it returns, or follow again from what is.
         """
@@ -63,7 +63,7 @@ class CoordinatorHost:
         terms = None
         if self._terms_path.exists():
             terms = Terms.from_json(self._terms_path.read_bytes(), agreement.num_clients)
-        self.machine = Coordinator(settings, agreement, identity, roster, make_server, terms, self._open_spool)
+        self.machine = Coordinator(settings, agreement, identity, roster, make_training, terms, self._open_spool)
 
     def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
         self._spool = Spool(self._spool_folder, session.sharing_id)

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dresfl.errors import IdentityError, UsageError
+from dresfl.files import make_private_folder, read_file, write_new
 
-from .files import make_private_folder, read_file, write_new
 from .identity import Identity, Member, check_name, load_tls_key, private_pem, spki_sha256, spoken
 
 CA_KEY_FILE = "ca.key.pem"
@@ -60,13 +60,15 @@ class CertificateAuthority:
     def load(cls, folder: Path) -> "CertificateAuthority":
         """The authority that `save` wrote; refused if other users may read its key."""
         path = folder / CA_CERTIFICATE_FILE
-        return cls(load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, FILE_LIMIT), str(path)))
+        return cls(
+            load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, FILE_LIMIT, error=IdentityError), str(path))
+        )
 
     def save(self, folder: Path) -> None:
         """Write the key, mode 0600, and the certificate; existing files are not written over."""
-        make_private_folder(folder)
-        write_new(folder / CA_KEY_FILE, private_pem(self._key), private=True)
-        write_new(folder / CA_CERTIFICATE_FILE, self.certificate_pem())
+        make_private_folder(folder, IdentityError)
+        write_new(folder / CA_KEY_FILE, private_pem(self._key), private=True, error=IdentityError)
+        write_new(folder / CA_CERTIFICATE_FILE, self.certificate_pem(), error=IdentityError)
 
     def certificate_pem(self) -> bytes:
         """What every party trusts: the authority's certificate."""

@@ -31,8 +31,9 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from dresfl.errors import IdentityError
+from dresfl.files import make_private_folder, read_file, write_new
 
-from .files import make_private_folder, parse_json, read_file, to_json, write_new
+from .typed_json import parse_json, to_json
 
 IDENTITY_FILE = "identity.json"
 TLS_KEY_FILE = "tls.key.pem"
@@ -136,11 +137,11 @@ class Card:
     @classmethod
     def load(cls, path: Path) -> "Card":
         """Read a card that came from outside and check its signature."""
-        return cls.from_file(parse_json(read_file(path, _FILE_LIMIT), CardFile, str(path)))
+        return cls.from_file(parse_json(read_file(path, _FILE_LIMIT, error=IdentityError), CardFile, str(path)))
 
     def save(self, path: Path) -> None:
         """Write the card as JSON; an existing file is not written over."""
-        write_new(path, to_json(self.to_file()))
+        write_new(path, to_json(self.to_file()), error=IdentityError)
 
     @classmethod
     def from_file(cls, file: CardFile) -> "Card":
@@ -190,17 +191,18 @@ class Identity:
     def load(cls, folder: Path) -> "Identity":
         """The identity that `save` wrote; refused if other users may read its files."""
         path = folder / IDENTITY_FILE
-        data = read_file(path, _FILE_LIMIT, private=True)
+        data = read_file(path, _FILE_LIMIT, private=True, error=IdentityError)
         file = parse_json(data, _IdentityFile, str(path), private=True)
         tls_key = load_tls_key(folder / TLS_KEY_FILE)
         return cls(file.name, bytes.fromhex(file.sealing_key), bytes.fromhex(file.signing_key), tls_key)
 
     def save(self, folder: Path) -> None:
         """Write the secret keys, mode 0600, into a folder of mode 0700; existing files are not written over."""
-        make_private_folder(folder)
+        make_private_folder(folder, IdentityError)
         keys = (key.private_bytes_raw().hex() for key in (self._sealing, self._signing))
-        write_new(folder / IDENTITY_FILE, to_json(_IdentityFile("dresfl identity 1", self.name, *keys)), private=True)
-        write_new(folder / TLS_KEY_FILE, self.tls_key_pem(), private=True)
+        file = _IdentityFile("dresfl identity 1", self.name, *keys)
+        write_new(folder / IDENTITY_FILE, to_json(file), private=True, error=IdentityError)
+        write_new(folder / TLS_KEY_FILE, self.tls_key_pem(), private=True, error=IdentityError)
 
     @cached_property
     def member(self) -> Member:
@@ -251,7 +253,8 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def load_tls_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A private key in PEM; refused if other users may read it."""
     try:
-        key = serialization.load_pem_private_key(read_file(path, _FILE_LIMIT, private=True), password=None)
+        pem = read_file(path, _FILE_LIMIT, private=True, error=IdentityError)
+        key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):  # TypeError: encrypted. The library's message might quote the file
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -18,9 +18,10 @@ from typing import Literal, final
 import msgspec
 
 from dresfl.errors import IdentityError
+from dresfl.files import read_file, write_new
 
-from .files import parse_json, read_file, to_json, write_new
 from .identity import Card, CardFile, Hex64, Identity, Member, spoken
+from .typed_json import parse_json, to_json
 
 _FILE_LIMIT = 4 * 2**20  # about 7,000 clients
 
@@ -56,7 +57,7 @@ class Roster:
     @classmethod
     def load(cls, path: Path, sha256: str | None = None) -> "Roster":
         """Read and check a roster; `sha256`, if given, is the digest that this party has pinned."""
-        file = parse_json(read_file(path, _FILE_LIMIT), _RosterFile, str(path))
+        file = parse_json(read_file(path, _FILE_LIMIT, error=IdentityError), _RosterFile, str(path))
         cards = tuple(Card.from_file(card) for card in file.clients)
         roster = cls(Card.from_file(file.maker), Card.from_file(file.server), cards, bytes.fromhex(file.signature))
         if sha256 is not None and not hmac.compare_digest(roster.digest.encode(), sha256.lower().encode()):
@@ -70,7 +71,8 @@ class Roster:
         """Write the roster as JSON; an existing file is not written over."""
         cards = [card.to_file() for card in self.client_cards]
         maker, server = self.maker.to_file(), self.server_card.to_file()
-        write_new(path, to_json(_RosterFile("dresfl roster 1", maker, server, cards, self.signature.hex())))
+        file = _RosterFile("dresfl roster 1", maker, server, cards, self.signature.hex())
+        write_new(path, to_json(file), error=IdentityError)
 
     @property
     def server(self) -> Member:

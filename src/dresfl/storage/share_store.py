@@ -31,11 +31,10 @@ from torch import Tensor
 
 from dresfl.errors import DresError, StoreError
 from dresfl.field import SecretSeed
-from dresfl.files import write_atomic
+from dresfl.files import disk, read_private, read_record, sync_folder, write_atomic, write_record
 from dresfl.protocol import Session
 
 from .answered_rounds import AnswerLog
-from .records import disk, read_private, read_record, sync_folder, write_record
 from .share_table import DiskTable
 
 _log = logging.getLogger(__name__)
@@ -351,10 +350,7 @@ def _secret(path: Path) -> SecretSeed:
             _log.warning("%s is missing and made anew: sharings of before are of no use to others any more", path)
         key = secrets.token_bytes(32)
         data = _SECRET + key + hashlib.sha256(_SECRET + key).digest()
-        try:
-            write_atomic(path, data, private=True)
-        except DresError as error:
-            raise StoreError(str(error), "free some space, or choose another folder") from error
+        write_atomic(path, data, private=True, error=StoreError)
     key = data[len(_SECRET) : -32]
     if len(data) != len(_SECRET) + 64 or data[-32:] != hashlib.sha256(_SECRET + key).digest() or data[:16] != _SECRET:
         raise StoreError(

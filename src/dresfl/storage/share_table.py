@@ -20,10 +20,9 @@ import numpy as np
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
+from dresfl.files import disk, read_record, sync_folder, write_record
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_range, slice_rows
-
-from .records import disk, read_record, sync_folder, write_record
 
 _log = logging.getLogger(__name__)
 

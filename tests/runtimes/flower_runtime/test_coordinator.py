@@ -180,7 +180,7 @@ def test_a_client_with_too_many_rows_is_refused(consortium: Consortium, monkeypa
 
 
 def test_unusable_terms_never_reach_the_disk(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda parameters: 2**32)
     one_hello_of_too_many_rows(monkeypatch)
     with pytest.raises(UsageError):
         Run(consortium).play(Wire(consortium))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.protocol import RoundRecord, Server, Session
+from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.runtimes.flower_runtime.coordinator import Coordinator, Settings
 from dresfl.runtimes.flower_runtime.letters import Kind
 from dresfl.runtimes.flower_runtime.post import Failure, Post
@@ -70,13 +70,13 @@ class Run:
     events: list[tuple[str, dict]] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
 
-    def make_server(self, session: Session) -> Server:
-        return Server(session, OPTIMIZER, self.consortium.rounds)
+    def make_server(self, session: Session) -> Training:
+        return Training(session, OPTIMIZER, self.consortium.rounds)
 
     def watch(self, record: RoundRecord, answers: int) -> None:
         self.records.append(record)
 
-    def play(self, wire: Wire) -> Server:
+    def play(self, wire: Wire) -> Training:
         folder = self.consortium.folder / "run"
         folder.mkdir(exist_ok=True)
         self.coordinator = Coordinator(

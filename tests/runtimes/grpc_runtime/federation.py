@@ -11,7 +11,7 @@ import torch
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.federation import CoordinatorSettings, RoundTiming, Windows, Workplace
-from dresfl.protocol import Server, Session, Task
+from dresfl.protocol import Session, Task, Training
 from dresfl.runtimes.coordinator_host import CoordinatorHost
 from dresfl.runtimes.grpc_runtime import ConnectSettings, GrpcClient, GrpcCoordinator, ListenSettings
 from dresfl.runtimes.log import Log, log_to
@@ -88,10 +88,10 @@ class Network:
         self.records: list[Any] = []
         self.pauses: dict[int, Pause] = {}
         self.saved: dict[str, torch.Tensor] | None = None  # the checkpoint
-        self.make_server: Callable[[Session], Server] = self._make_server
+        self.make_training: Callable[[Session], Training] = self._make_server
 
-    def _make_server(self, session: Session) -> Server:
-        server = Server(session, OPTIMIZER, self.consortium.rounds)
+    def _make_server(self, session: Session) -> Training:
+        server = Training(session, OPTIMIZER, self.consortium.rounds)
         if self.saved is not None:
             server.restore(self.saved)
         return server
@@ -104,7 +104,7 @@ class Network:
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
-        self.saved = self.machine.server.state()
+        self.saved = self.machine.training.state()
         if record.round_number in self.pauses:
             self.pauses.pop(record.round_number).hold()
 
@@ -113,7 +113,7 @@ class Network:
         self.pauses[number] = Pause()
         return self.pauses[number]
 
-    async def start_coordinator(self) -> asyncio.Task[Server]:
+    async def start_coordinator(self) -> asyncio.Task[Training]:
         """A coordinator, listening when this returns; on the port of the one before, if there was one."""
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         consortium, log = self.consortium, self.coordinator_events.log
@@ -125,7 +125,7 @@ class Network:
             consortium.coordinator,
             consortium.roster,
             folder,
-            self.make_server,
+            self.make_training,
             self._watch,
             log,
         )
@@ -139,10 +139,10 @@ class Network:
         self.port = listening.result()
         return task
 
-    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> Server:
+    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> Training:
         await coordinator.run(listening.set_result)
-        assert host.machine.server is not None
-        return host.machine.server
+        assert host.machine.training is not None
+        return host.machine.training
 
     def connect_settings(self) -> ConnectSettings:
         return ConnectSettings(f"127.0.0.1:{self.port}", self.keepalive, first_delay=0.05, longest_delay=0.2)

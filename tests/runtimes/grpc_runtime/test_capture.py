@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from dresfl.runtimes.grpc_runtime.frames import Ack, Hello, Reply, Slice
 
 from consortium import Consortium
 from dresfl.protocol import Client
 from dresfl.runtimes.grpc_runtime import streams
-from dresfl.runtimes.grpc_runtime.frames import Ack, Hello, Reply, Slice
 from dresfl.storage import ShareStore, data_digest
 
 from .federation import Network

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dresfl.runtimes.grpc_runtime.exchange import Exchange
 
 from consortium import Consortium
 from dresfl.errors import MessageError
 from dresfl.federation import make_session
 from dresfl.field import SecretSeed
 from dresfl.protocol import Client
-from dresfl.runtimes.grpc_runtime.exchange import Exchange
 
 from .federation import Events
 

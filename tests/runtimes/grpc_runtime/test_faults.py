@@ -131,7 +131,7 @@ def test_a_second_run_reuses_the_shares(tmp_path: Path) -> None:
     network = asyncio.run(_with(run, consortium))
     assert network.coordinator_events.of("terms settled")[0]["sharing"] == "reused"
     assert network.machine.relay.relayed_bytes == 0
-    assert weights_sha256(network.machine.server.weights) == consortium.expected()
+    assert weights_sha256(network.machine.training.weights) == consortium.expected()
 
 
 async def _with(run: Any, consortium: Consortium) -> Network:

@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import grpc
+from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Wait, decode
 
 from consortium import Consortium
 from dresfl.federation import NO_NONCE
-from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Wait, decode
 from dresfl.runtimes.grpc_runtime.coordinator import SERVICE
 
 from .federation import Network

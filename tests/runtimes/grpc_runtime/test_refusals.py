@@ -18,6 +18,9 @@ import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Ready, Reply, Weights, decode
+from dresfl.runtimes.grpc_runtime.log import core_event
+from dresfl.runtimes.grpc_runtime.site import Site
 
 from consortium import Consortium
 from dresfl import sealing
@@ -27,10 +30,7 @@ from dresfl.federation import sealed_slices as parcels
 from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, Task
 from dresfl.runtimes.grpc_runtime import Credentials
-from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Ready, Reply, Weights, decode
 from dresfl.runtimes.grpc_runtime.coordinator import SERVICE
-from dresfl.runtimes.grpc_runtime.log import core_event
-from dresfl.runtimes.grpc_runtime.site import Site
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
 from dresfl.storage import ShareStore, data_digest
 

@@ -5,17 +5,18 @@ import random
 from pathlib import Path
 
 import pytest
+from dresfl.runtimes.grpc_runtime.relay import Relay
+from dresfl.runtimes.grpc_runtime.spool import Spool
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
 from dresfl.model import mlp
 from dresfl.protocol import Session, num_slices
-from dresfl.runtimes.grpc_runtime.relay import Relay
-from dresfl.runtimes.grpc_runtime.spool import Spool
 
 
 def make_relay(folder: Path, rows: int = 4000, spool_bytes: int = 2**40) -> tuple[Relay, Session]:
     """Four dealers with several slices each."""
-    session = Session(mlp((400, 3), input_bits=4, weight_bits=10), 4, 1, 1, 8, (rows,) * 4, 0)
+    session = Session(mlp((400, 3), input_bits=4, weight_bits=10), CodeParameters(4, batch_size=8), (rows,) * 4, 0)
     return Relay(session, Spool(folder / "spool", session.sharing_id), spool_bytes), session
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dresfl.runtimes.grpc_runtime.frames import Hello
+from dresfl.runtimes.grpc_runtime.lobby import Lobby
+from dresfl.runtimes.grpc_runtime.log import core_event, core_lines_as_events, log_to
+from dresfl.runtimes.grpc_runtime.rounds import Pace, Rounds
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.federation import NO_NONCE, Agreement, Terms, make_session
 from dresfl.federation import agreement as agreement_module
 from dresfl.model import Dense
-from dresfl.protocol import Client, Server, Task
-from dresfl.runtimes.grpc_runtime.frames import Hello
-from dresfl.runtimes.grpc_runtime.lobby import Lobby
-from dresfl.runtimes.grpc_runtime.log import core_event, core_lines_as_events, log_to
-from dresfl.runtimes.grpc_runtime.rounds import Pace, Rounds
+from dresfl.protocol import Client, Task, Training
 
 from .federation import Events
 
@@ -34,7 +34,7 @@ class Crowd:
         for dealer in self.clients:
             for share in dealer.deal_to(range(consortium.clients)):
                 self.clients[share.receiver].receive(share)
-        self.server = Server(self.session, OPTIMIZER, consortium.rounds)
+        self.server = Training(self.session, OPTIMIZER, consortium.rounds)
         self.records: list[Any] = []
         self.dismissed: list[tuple[int, str]] = []
         self.published: asyncio.Queue[Task] = asyncio.Queue()
@@ -148,7 +148,7 @@ def test_a_client_with_too_many_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_unusable_terms_never_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda parameters: 2**32)
     lobby = Lobby(THREE, tmp_path / "terms.json", log_to(lambda line: None))
     lobby.hello(0, hello(5))
     lobby.hello(2, hello(5))

@@ -26,11 +26,11 @@ import pytest
 
 from consortium import OPTIMIZER, Consortium
 from dresfl.errors import DresError
-from dresfl.files import load_tensors, save_tensors
 from dresfl.model import weights_sha256
-from dresfl.protocol import RoundRecord, Server, Session, Task, slices
+from dresfl.protocol import RoundRecord, Session, Task, Training, slices
 from dresfl.runtimes.grpc_runtime import Pace, Site, SiteSettings
 from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 from .federation import Events, Network
 from .proxy import Proxy, broken, dropped, flipped, garbage
@@ -133,9 +133,9 @@ class Stage(Network):
         self.client_events: list[Events] = [Told(self._moment) for _ in consortium.clients_keys]
         self.proxies: list[Proxy] = []
         self.sites: dict[int, asyncio.Task[Task]] = {}
-        self.hub_task: asyncio.Task[Server] | None = None
+        self.hub_task: asyncio.Task[Training] | None = None
         self._hub_number = 0
-        self._servers: dict[int, Server] = {}
+        self._servers: dict[int, Training] = {}
         self.dead: set[int] = set()  # killed, and not back yet
         self.gone: set[int] = set()  # for good
         self.lost: set[int] = set()  # their folders
@@ -167,7 +167,7 @@ class Stage(Network):
     async def start_coordinator(self) -> None:
         """A coordinator on a new port, with what the one before left on the disk."""
         self._hub_number += 1
-        self.make_server = functools.partial(self._restored, self._hub_number)
+        self.make_training = functools.partial(self._restored, self._hub_number)
         self._watch = functools.partial(self._record, self._hub_number)  # type: ignore[method-assign]
         self.port = 0
         self.hub_task = await self.start_hub()
@@ -178,8 +178,8 @@ class Stage(Network):
     def _checkpoint(self) -> Path:
         return self.settings.folder / "checkpoint.safetensors"
 
-    def _restored(self, number: int, session: Session) -> Server:
-        server = self._servers[number] = Server(session, OPTIMIZER, self.consortium.rounds)
+    def _restored(self, number: int, session: Session) -> Training:
+        server = self._servers[number] = Training(session, OPTIMIZER, self.consortium.rounds)
         if self._checkpoint.exists():
             server.restore(load_tensors(self._checkpoint)[0])
         return server
@@ -309,7 +309,7 @@ class Stage(Network):
         self.sites[index] = self.start_client(index)
         self.dead.discard(index)
 
-    async def run(self) -> Server:
+    async def run(self) -> Training:
         """Until the coordinator has all rounds."""
         self.proxies = [await Proxy(None).start() for _ in range(CLIENTS)]
         playing: asyncio.Task[None] | None = None

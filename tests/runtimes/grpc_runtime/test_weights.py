@@ -4,16 +4,17 @@ import zlib
 
 import pytest
 import torch
+from dresfl.runtimes.grpc_runtime.frames import Delta, Weights, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
 from dresfl.model import mlp
 from dresfl.protocol import Session, Task
-from dresfl.runtimes.grpc_runtime.frames import Delta, Weights, decode
 from dresfl.runtimes.grpc_runtime.weights import WeightReceiver, WeightSender
 
-SESSION = Session(mlp((5, 4, 3), input_bits=4, weight_bits=10), 5, 1, 1, 4, (4,) * 5, 0)
+SESSION = Session(mlp((5, 4, 3), input_bits=4, weight_bits=10), CodeParameters(5, batch_size=4), (4,) * 5, 0)
 SIZE = SESSION.network.num_parameters
 
 

@@ -8,7 +8,7 @@ import torch
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import prepare
 from dresfl.model import weights_sha256
-from dresfl.protocol import Server
+from dresfl.protocol import Training
 from dresfl.runtimes.local import LocalFederation
 from dresfl.runtimes.local.blocks import RoundBlocks
 
@@ -30,7 +30,7 @@ SETTINGS = {
 def played(settings, *, device="cpu", blocks=False, rounds=40, engine="coded"):
     config = load_config("digits", [f"rounds={rounds}", "threads=1", f'device="{device}"', *settings])
     prepared = prepare(config, None)
-    server = Server(prepared.session, config.optimizer, config.rounds)
+    server = Training(prepared.session, config.optimizer, config.rounds)
     federation = LocalFederation(prepared.session, server, prepared.client_data(), prepared.dropouts, engine)
     block = RoundBlocks(prepared.session, server, federation) if blocks else None
     records = []

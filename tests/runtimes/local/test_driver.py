@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import DataError, MessageError
 from dresfl.field import SecretSeed, choose_moduli
 from dresfl.model import Conv2d, Dense, Flatten, Network, Square, mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, Server, Session, Share, Task, encode_rows
+from dresfl.protocol import Answer, Client, Session, Share, Task, Training, encode_rows
 from dresfl.runtimes.local import Dropouts, LocalFederation, no_dropouts
 from dresfl.runtimes.local import driver as local_driver
 
@@ -25,7 +26,7 @@ OPTIMIZER = Optimizer("momentum", learning_rate=0.05, schedule="cosine")
 def session_of(num_shards=1, max_colluders=1, spare=2, network=NETWORK, **more):
     clients = network.gradient_degree * (num_shards + max_colluders - 1) + 1 + spare
     client_rows = tuple(3 + i % 5 for i in range(clients))
-    return Session(network, clients, num_shards, max_colluders, 4, client_rows, seed=11, **more)
+    return Session(network, CodeParameters(clients, num_shards, max_colluders, 4), client_rows, seed=11, **more)
 
 
 def data_of(session):
@@ -41,7 +42,7 @@ def data_of(session):
 
 
 def run(session, engine="coded", dropouts=None, rounds=ROUNDS):
-    server = Server(session, OPTIMIZER, rounds)
+    server = Training(session, OPTIMIZER, rounds)
     dropouts = dropouts or no_dropouts(session.num_clients, seed=2)
     federation = LocalFederation(session, server, data_of(session), dropouts, engine)
     records = [federation.run_round()[0] for _ in range(rounds)]
@@ -118,7 +119,7 @@ def test_coded_equals_direct_for_other_shards_and_colluders(num_shards, max_coll
 def test_the_number_of_colluders_does_not_matter():
     """With the same rows and seed, more masks change nothing but R."""
     rows = (4,) * 19
-    one, two = (Session(NETWORK, 19, 1, t, 4, rows, seed=3) for t in (1, 2))
+    one, two = (Session(NETWORK, CodeParameters(19, 1, t, 4), rows, seed=3) for t in (1, 2))
     assert (one.recovery_threshold, two.recovery_threshold) == (9, 17)
     assert fingerprint(one) == fingerprint(two) == fingerprint(two, dropouts=trace_of(two, 1))
 
@@ -143,7 +144,7 @@ def test_too_few_answers_are_skipped_by_both_engines():
 
 def test_run_round_says_how_many_answered():
     session = session_of()
-    server = Server(session, OPTIMIZER, 4)
+    server = Training(session, OPTIMIZER, 4)
     dropouts = Dropouts((0.0,) * 11, 0, (tuple(range(11)), (3, 4), ()))
     federation = LocalFederation(session, server, data_of(session), dropouts, "direct")
     assert [federation.run_round()[1] for _ in range(3)] == [11, 2, 0]
@@ -154,7 +155,7 @@ def test_rows_that_do_not_fit_are_refused():
     data = data_of(session)
     data[4] = data[4][0][:, :-1], data[4][1]
     with pytest.raises(DataError, match="client 4"):
-        LocalFederation(session, Server(session, OPTIMIZER, 1), data, no_dropouts(11, 0), "coded")
+        LocalFederation(session, Training(session, OPTIMIZER, 1), data, no_dropouts(11, 0), "coded")
 
 
 # -- real clients ----------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def share_all(session, clients, rng):
 def play(session, seed, rounds, missing):
     """Real clients, bytes only, and a scheduler that loses, delays, repeats and reorders answers."""
     rng = random.Random(seed)
-    clients, server = clients_of(session), Server(session, OPTIMIZER, rounds)
+    clients, server = clients_of(session), Training(session, OPTIMIZER, rounds)
     share_all(session, clients, rng)
     flying: list[bytes] = []
     seen = {"late": 0, "twice": 0}

@@ -9,6 +9,8 @@ from .timing import Call, Timing, growth_exponent, interleaved
 
 STAGES = ("encode", "gradient", "decode", "round")
 
+_SIZES = {"clients": "num_clients", "shards": "num_shards", "colluders": "max_colluders", "batch": "batch_size"}
+
 
 @final
 @dataclass(frozen=True)
@@ -21,14 +23,8 @@ class Sweep:
 
     def at(self, size: int) -> Setting:
         """The setting at one size."""
-        if self.name == "clients":
-            return replace(self.base, num_clients=size)
-        if self.name == "shards":
-            return replace(self.base, num_shards=size)
-        if self.name == "colluders":
-            return replace(self.base, max_colluders=size)
-        if self.name == "batch":
-            return replace(self.base, batch_size=size)
+        if self.name in _SIZES:
+            return replace(self.base, code=replace(self.base.code, **{_SIZES[self.name]: size}))
         first, *hidden, last = self.base.layers
         return replace(self.base, layers=(first, *[size] * len(hidden), last))
 

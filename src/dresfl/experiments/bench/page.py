@@ -51,9 +51,9 @@ def page(results: dict[str, Any]) -> str:
         f"- date: {results['date']}",
         f"- not installed, so not measured: {', '.join(results['not_installed']) or 'none'}",
         "",
-        "A call and what it is held against run in turns (A, B, A, B, …) for a fixed time; a ratio is that of medians.",
-        "The limit is the products alone in the same run: same shapes, channels, threads and device. 1.00 is the",
-        "limit; lower is better.",
+        "A call and what it is compared with run in turns (A, B, A, B, …) for a fixed time. A ratio is that of the",
+        "medians. The limit is the products alone in the same run: same shapes, channels, threads and device. 1.00 is",
+        "the limit; lower is better.",
     ]
     for table in tables(results):
         lines += ["", f"## {table.title}", "", table.note, "", *_markdown(table)]
@@ -156,7 +156,7 @@ def _whole(results: dict[str, Any]) -> Table:
 def _stages(found: dict[str, Any]) -> Table:
     return Table(
         "Stages against a memory copy",
-        "GB/s of the larger of what a stage reads and what it writes, beside copies of the same bytes: "
+        "GB/s of the larger of what a stage reads and what it writes, compared with copies of the same bytes: "
         "into fresh memory (`clone`), and into memory that is there already. Encode: a batch for R clients; decode: "
         "R answers; masks: ChaCha20, exactly uniform.",
         ("stage", "MB", "time", "GB/s", "clone GB/s", "copy GB/s", "to clone"),
@@ -194,12 +194,12 @@ def _memory(found: dict[str, Any]) -> Table:
     over = found["server_decode_over_uploads"]
     return Table(
         "Memory",
-        "Peak bytes beside what a stage is given.",
-        ("stage", "given", "peak beside it", "part of it"),
+        "Bytes at the peak of a stage, without those that it is given.",
+        ("stage", "given", "peak", "part of it"),
         (
             ("client: gradient", _size(found["client_rows"]), _size(found["client_gradient"]), ""),
             (
-                "server: decode and step",
+                "coordinator: decode and step",
                 _size(found["uploads"]),
                 _size(found["server_decode"]),
                 "unknown" if over is None else f"{100 * over:.0f} %",

@@ -1,4 +1,4 @@
-"""The results as a picture, from the dictionary alone: times beside their limits and peers, and growth."""
+"""The results as a picture, from the dictionary alone: times next to their limits and peers, and growth."""
 
 from io import BytesIO
 from pathlib import Path

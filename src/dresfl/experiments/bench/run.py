@@ -14,6 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from dresfl import __version__
+from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.protocol import Session, expand_masks
 
@@ -22,7 +23,7 @@ from .growth import Sweep, measure_growth
 from .memory import measure_memory
 from .page import FORMAT
 from .peers import PEERS, Shape
-from .products import against_fastest, byte_product, limits, shape_name, wide_product
+from .products import against_fastest, byte_product, limits, product_200_bits, shape_name
 from .stages import Setting
 from .timing import Call, interleaved
 
@@ -35,8 +36,10 @@ _MNIST = Setting()
 
 
 def _sweeps(*, full: bool) -> tuple[Sweep, ...]:
-    base = Setting(batch_size=16)
-    many = Setting(batch_size=16, num_clients=70)  # room for the answers that 8 shards or colluders need
+    base = Setting(code=CodeParameters(num_clients=20, batch_size=16))
+    many = Setting(
+        code=CodeParameters(num_clients=70, batch_size=16)
+    )  # room for the answers that 8 shards or colluders need
     return (
         Sweep("clients", (10, 20, 50, 100, 200) if full else (10, 50, 200), base),
         Sweep("shards", (1, 2, 4, 8) if full else (1, 4), many),
@@ -105,7 +108,7 @@ def _measure(settings: Settings, device: str, threads: int, note: Note) -> dict[
     }
     for shape in settings.shapes:
         note(f"exact product {shape_name(shape)}")
-        results["gemm"][shape_name(shape)] = wide_product(
+        results["gemm"][shape_name(shape)] = product_200_bits(
             shape,
             device=device,
             threads=threads,

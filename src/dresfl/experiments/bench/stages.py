@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dresfl.field import ByteField, ResidueField
+from dresfl.coding import CodeParameters
+from dresfl.field import ResidueSystem
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Server, Session
+from dresfl.protocol import Session, Training, coded_gradient, decode_sum
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 
 from .timing import Call
 
 _BLOCK_BYTES = 2**22  # of shares at a time
 _BLOCK = 64  # rounds of one call on a GPU, which plays them in blocks
+
+_TWENTY = CodeParameters(num_clients=20)
 
 
 @final
@@ -29,29 +32,17 @@ class Setting:
     """A federation to be measured. The defaults are the `mnist` preset's sizes."""
 
     layers: tuple[int, ...] = (784, 64, 64, 10)
-    num_clients: int = 20
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    code: CodeParameters = _TWENTY
     rows_per_client: int = 100
 
     def session(self, device: str) -> Session:
         """The session of this setting, with the field that its network needs."""
-        network = mlp(self.layers, input_bits=4, weight_bits=10)
-        rows = (self.rows_per_client,) * self.num_clients
-        return Session(
-            network,
-            self.num_clients,
-            self.num_shards,
-            self.max_colluders,
-            self.batch_size,
-            rows,
-            seed=1,
-            device=device,
-        )
+        network, code = mlp(self.layers, input_bits=4, weight_bits=10), self.code
+        rows = (self.rows_per_client,) * code.num_clients
+        return Session(network, code, rows, seed=1, device=device)
 
 
-def residues(field: ResidueField | ByteField, *shape: int) -> Tensor:
+def residues(field: ResidueSystem, *shape: int) -> Tensor:
     """Residues (M,*shape) that fill their range, as those of coded values do."""
     generator = torch.Generator().manual_seed(1)
     return field.embed(torch.randint(-(2**30), 2**30, shape, generator=generator))
@@ -84,31 +75,35 @@ def deal(session: Session) -> Call:
 
 def gradient(session: Session) -> Call:
     """One client's gradient on its coded batch: (M,1,P)."""
-    network, size = session.network, session.network.input_size
-    weights = network.initial_weights(session.stream).to(session.device)
+    weights = session.network.initial_weights(session.stream).to(session.device)
     coded = residues(session.field, 1, session.batch_size, session.row_width)
-    return lambda: network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
+    return lambda: coded_gradient(session, weights, coded)
 
 
 def decode(session: Session) -> Call:
     """The summed gradient of R answers, lifted to float64 and checked: (P,)."""
     answers = residues(session.field, session.recovery_threshold, session.network.num_parameters)
     survivors = range(session.recovery_threshold)
-    coefficients = session.field.sum(session.code.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
-    return lambda: session.field.decode_lift(coefficients, answers)
+    coefficients = session.code.sum_decoder(survivors)  # (M,R)
+    return lambda: decode_sum(session.field, coefficients, [answers])
 
 
-def federation(session: Session) -> LocalFederation:
-    """All clients, with synthetic rows, and the server in this process; every client answers."""
+def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
+    """All clients, with synthetic rows, and the coordinator in this process; every client answers.
+
+    density: which part of the inputs is not 0.
+    """
     generator = torch.Generator().manual_seed(1)
     classes = session.network.num_classes
     data = []
     for count in session.client_rows:
         inputs = torch.randint(17, (count, session.network.input_size), generator=generator, dtype=torch.int32)
+        if density < 1:
+            inputs *= torch.rand(inputs.shape, generator=generator) < density
         labels = torch.randint(classes, (count,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
-    server = Server(session, Optimizer(learning_rate=1e-3), rounds=10**6)
-    return LocalFederation(session, server, data, no_dropouts(session.num_clients, 1), "coded")
+    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
+    return LocalFederation(session, training, data, no_dropouts(session.num_clients, 1), "coded")
 
 
 def rounds(session: Session) -> tuple[Call, int]:
@@ -117,7 +112,7 @@ def rounds(session: Session) -> tuple[Call, int]:
     return lambda: local.run_rounds(_BLOCK), len(local.run_rounds(_BLOCK))
 
 
-# -- what they are held against ------------------------------------------------------------------------------------
+# -- what they are compared with -------------------------------------------------------------------------------------
 
 
 def blas_names(device: str) -> tuple[str, ...]:
@@ -181,8 +176,8 @@ def torch_step(setting: Setting, device: str) -> Call:
         layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.rand(setting.batch_size, setting.layers[0]).to(device)
-    targets = torch.rand(setting.batch_size, setting.layers[-1]).to(device)
+    inputs = torch.rand(setting.code.batch_size, setting.layers[0]).to(device)
+    targets = torch.rand(setting.code.batch_size, setting.layers[-1]).to(device)
 
     def run() -> None:
         optimizer.zero_grad()

@@ -38,8 +38,8 @@ def interleaved(
 ) -> dict[Key, Timing]:
     """Time calls in turns, A, B, A, B, …, for about `seconds`: what slows the machine for a while slows all alike.
 
-    Each call gets at least `least` turns, whatever they take; a call shorter than `turn` seconds is
-    repeated within its turn. Each is run before, untimed, but for those in `cold`.
+    Each call gets at least `least` turns, however long they take; a call shorter than `turn` seconds is repeated within
+    its turn. Each call except those in `cold` is run once before, untimed.
     """
     repeats = dict.fromkeys(calls, 1)
     for key, call in calls.items():

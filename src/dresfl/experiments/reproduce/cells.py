@@ -16,19 +16,22 @@ import torch
 import dresfl
 from dresfl.baselines import Method
 from dresfl.data import Split
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import load_split, prepare
-from dresfl.experiments.training import Progress, clear_run, read_metrics, read_summary, threads, train
+from dresfl.experiments.published import METHOD_LABELS
+from dresfl.experiments.training import train
 from dresfl.features import only_one
 from dresfl.files import write_atomic
+from dresfl.kernels.threads import torch_threads
+from dresfl.storage.run_folder import Progress, clear_run, read_metrics, read_summary, write_summary
 
 from .matrix import Cell
-from .published import METHOD_LABELS
 from .records import Record, differences, read_record
 
-Report = Callable[[int, float], None]  # after every round: rounds done, the last test accuracy
+Report = Callable[[int, float | None], None]  # after every round: rounds done, the last test accuracy
 
 
 def finished(cell: Cell, out: Path) -> Record | None:
@@ -104,7 +107,7 @@ def _baseline(cell: Cell, splits: Splits, folder: Path, report: Report) -> dict[
     config = cell.config
     if (folder / "summary.json").exists():
         return read_summary(folder)
-    with threads(config.threads):
+    with torch_threads(config.threads):
         prepared = prepare(config, None, split=splits.get(cell))
         label = METHOD_LABELS[cell.method]
         curve = run_baseline(prepared, cast(Method, cell.method), label, report, loss=cell.loss)
@@ -129,7 +132,7 @@ def _baseline(cell: Cell, splits: Splits, folder: Path, report: Report) -> dict[
     }
     write_atomic(folder / "config.toml", to_toml(config).encode())
     write_atomic(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_summary(folder, summary)
     return summary
 
 

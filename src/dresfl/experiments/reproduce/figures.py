@@ -5,10 +5,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dresfl.data import data_set_label
 from dresfl.errors import DresError
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER
 from dresfl.files import write_atomic
 
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER
 from .records import Record, grouped, mean_and_sd
 from .tables import split_note
 
@@ -205,7 +206,7 @@ def _spread_handle() -> Any:
 
 def _title(dataset: str, records: Sequence[Record]) -> str:
     other = any(split_note(record) for record in records if record.dataset == dataset)
-    return DATASET_LABELS[dataset] + (" (not the official split)" if other else "")
+    return data_set_label(dataset) + (" (not the official split)" if other else "")
 
 
 def _final(curve: dict[str, Any]) -> str:

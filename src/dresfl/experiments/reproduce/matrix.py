@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, final
 
 from dresfl.baselines import LOSSES, Loss
+from dresfl.deploy.toml import closest, parse
 from dresfl.errors import UsageError
-from dresfl.experiments.config import RunConfig, closest, parse
+from dresfl.experiments.config import RunConfig
+from dresfl.experiments.published import METHODS, recipes
 from dresfl.features import Features
 from dresfl.runtimes.local import first_feasible_seed, paper
-
-from .published import METHODS, TABLE_DATASETS
 
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1
 EVALUATIONS = 70  # a run, unless its recipe says otherwise
@@ -63,13 +63,6 @@ class Cell:
     @property
     def _run(self) -> str:
         return f"seed-{self.seed}" if self.feasible else f"infeasible-{self.dropout_seed}"
-
-
-def recipes() -> list[str]:
-    """The data sets that have a recipe, the paper's first and in its order."""
-    folder = resources.files(__package__) / "recipes"
-    names = {Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")}
-    return [*TABLE_DATASETS, *sorted(names - set(TABLE_DATASETS))]
 
 
 def recipe(dataset: str, method: str) -> tuple[RunConfig, Loss]:

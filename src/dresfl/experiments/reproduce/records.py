@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from dresfl.deploy.toml import parse
 from dresfl.errors import DataError, DresError
-from dresfl.experiments.config import RunConfig, parse
+from dresfl.experiments.config import RunConfig
+from dresfl.experiments.published import METHODS, TABLE_DATASETS
 from dresfl.files import write_atomic
-
-from .published import DATASET_LABELS, METHODS
 
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
@@ -102,10 +102,11 @@ def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
                 f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",
                 "run all of them again with --replace, or delete the older ones from jsonl/ and runs/",
             )
+    found = {dataset for dataset, _ in groups}
     return {
         dataset: {method: groups[dataset, method] for method in METHODS if (dataset, method) in groups}
-        for dataset in DATASET_LABELS
-        if any(dataset == name for name, _ in groups)
+        for dataset in (*sorted(found - set(TABLE_DATASETS)), *TABLE_DATASETS)
+        if dataset in found
     }
 
 

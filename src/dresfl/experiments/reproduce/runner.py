@@ -48,7 +48,7 @@ class Watch(Protocol):
     def skip(self, cell: Cell) -> None:
         """`cell` was finished before."""
 
-    def advance(self, cell: Cell, done: int, accuracy: float) -> None:
+    def advance(self, cell: Cell, done: int, accuracy: float | None) -> None:
         """`cell` has done that many rounds."""
 
     def finish(self, cell: Cell, record: Record) -> None:
@@ -93,7 +93,7 @@ def _run_here(cells: Sequence[Cell], data: Path | None, out: Path, watch: Watch)
     places = {data: place for place, data in enumerate(dict.fromkeys(cell.data for cell in cells))}
     for cell in sorted(cells, key=lambda cell: places[cell.data]):
 
-        def report(done: int, accuracy: float, cell: Cell = cell) -> None:
+        def report(done: int, accuracy: float | None, cell: Cell = cell) -> None:
             watch.advance(cell, done, accuracy)
 
         outcome = _attempt(cell, splits, out, report)
@@ -259,7 +259,7 @@ class _Reporter:
         if not self.playing:
             raise KeyboardInterrupt
 
-    def __call__(self, done: int, accuracy: float) -> None:
+    def __call__(self, done: int, accuracy: float | None) -> None:
         self.playing = True
         if self._stopping:
             raise KeyboardInterrupt

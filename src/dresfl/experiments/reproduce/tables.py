@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, ROWS
+from dresfl.data import data_set_label
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, ROWS
+
 from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
@@ -65,7 +67,7 @@ def split_note(run: Record) -> str:
     if official is None or rows == official:
         return ""
     return (
-        f"{DATASET_LABELS[run.dataset]}: not the official split, which the paper used: {rows[0]:,} training and "
+        f"{data_set_label(run.dataset)}: not the official split, which the paper used: {rows[0]:,} training and "
         f"{rows[1]:,} test rows here, {official[0]:,} and {official[1]:,} there"
     )
 
@@ -111,7 +113,7 @@ def markdown(records: Sequence[Record]) -> str:
         "# Table 1: test accuracy (%)\n\n"
         "Mean ± standard deviation over the seeds; below each figure of ours, in brackets, the paper's. "
         "Bold: the best but for centralised training. Made from the records in `jsonl/`.",
-        _grid(["", *(DATASET_LABELS[dataset] for dataset in datasets)], _accuracies(found, datasets, methods)),
+        _grid(["", *(data_set_label(dataset) for dataset in datasets)], _accuracies(found, datasets, methods)),
         *_notes(records),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
@@ -153,7 +155,7 @@ def _ways(found: Table) -> list[list[str]]:
                 commit[:12] + "-dirty" * commit.endswith("-dirty") for commit in entry["commit"].split("+")
             )
             way = str(entry["seeds"]), f"{entry['rounds']:,}", engine, entry["device"], commits
-            rows.setdefault((DATASET_LABELS[dataset], *way), []).append(METHOD_LABELS[method])
+            rows.setdefault((data_set_label(dataset), *way), []).append(METHOD_LABELS[method])
     return [[dataset, "; ".join(names), *way] for (dataset, *way), names in rows.items()]
 
 
@@ -177,7 +179,7 @@ def _dropouts(records: Sequence[Record], found: Table) -> list[str]:
         f"Passed over as infeasible: {', '.join(map(str, passed)) or 'none'}.",
     ]
     shares = [
-        [DATASET_LABELS[dataset], METHOD_LABELS[method], *_shares(entry, sorted(draws))]
+        [data_set_label(dataset), METHOD_LABELS[method], *_shares(entry, sorted(draws))]
         for dataset, methods in found.items()
         for method, entry in methods.items()
         if entry["runs"][0]["decoded_share"] is not None
@@ -203,7 +205,7 @@ def _shares(entry: dict[str, Any], seeds: Sequence[int]) -> list[str]:
 def _infeasible(record: Record) -> str:
     result = record.result
     return (
-        f"An infeasible draw for comparison, {DATASET_LABELS[record.dataset]}, {METHOD_LABELS[record.method]}, draw "
+        f"An infeasible draw for comparison, {data_set_label(record.dataset)}, {METHOD_LABELS[record.method]}, draw "
         f"{record.header['dropout_seed']}: {result['reliable_clients']} reliable clients, "
         f"{result['mean_survivors']:.1f} answers a round, {100 * result['decoded_share']:.1f} % of "
         f"{record.header['rounds']:,} rounds decoded, {record.percent:.2f} % test accuracy. "

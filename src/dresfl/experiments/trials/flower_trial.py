@@ -28,11 +28,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dresfl.deploy.settings import Keys, ServerConfig, SiteConfig, load_party
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import to_toml
-from dresfl.files import load_tensors, write_atomic
+from dresfl.files import write_atomic
 from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
+from dresfl.storage.tensors import load_tensors
 
 from .grpc_trial import Faults, Trial, check_folder, told_of, write_sites, write_trial
 
@@ -302,7 +303,7 @@ def _play(
             heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
+                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
             elif event["event"] in ("terms settled", "rounds", "joined", "back", "left", "shortage", "refused"):
                 note(" ".join(f"{key}={value}" for key, value in event.items() if key != "time"))
             done = done or event["event"] == "done"

@@ -34,8 +34,9 @@ from dresfl.deploy.settings import (
     SiteData,
     Test,
 )
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import build_network
 from dresfl.files import write_atomic
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
@@ -316,7 +317,7 @@ def _play(
         for event in coordinator.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
+                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
         while due := faults.take(number, sum(client.running for client in clients) < needed):
             fault, client = due
             pid = _cause(fault, coordinator, clients, client)

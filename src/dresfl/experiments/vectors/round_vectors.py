@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, UsageError
 from dresfl.field import Domain, PublicStream, SecretSeed
 from dresfl.files import write_atomic
@@ -29,7 +30,8 @@ def make_vectors() -> dict[str, Any]:
     from .sealing_vectors import make_sealing_vectors
 
     network = Network((Dense(2), Square(), Dense(2)), (3,), input_bits=2, weight_bits=4)
-    session = Session(network, 10, 2, 1, batch_size=3, client_rows=(2, 3, 1, 2, 2, 3, 2, 2, 1, 2), seed=7)
+    parameters = CodeParameters(10, num_shards=2, batch_size=3)
+    session = Session(network, parameters, client_rows=(2, 3, 1, 2, 2, 3, 2, 2, 1, 2), seed=7)
     field, code = session.field, session.code
     data = [_rows(i, rows) for i, rows in enumerate(session.client_rows)]
     secrets = [hashlib.sha256(b"dresfl vectors client %d" % i).digest() for i in range(session.num_clients)]

@@ -1,8 +1,9 @@
 """The CPU's kernels: product and reduction in one pass over memory, compiled where Numba is installed.
 
-Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does each step, in more
-passes; residues then are congruent, and equal once canonical. Tensors carry the channel axis first, (M, ...);
-`moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where sharing pays.
+Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does the steps one by one;
+its residues are congruent to the compiled ones, and equal to them once canonical. Tensors carry the channel axis
+first, (M, ...); `moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where
+sharing pays.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ _compiled: Any = compiled if compiled.available else None
 
 _EXACT = _residues.exact_inner_length(1, 1)
 
-# A sum that a product starts from, the bias or what came before, is at most this.
+# A long product is summed in passes; the sum that a pass starts from is at most this.
 _START = 2**24
 
 # Below these, handing work to another thread costs more than it saves (about 25 µs a call).
@@ -36,16 +37,12 @@ _PARALLEL_BLOCKS = 2**12
 _PARALLEL_DIGITS = 2**15
 
 
-def is_compiled() -> bool:
-    """Whether the compiled kernels are in use."""
-    return _compiled is not None
-
-
 def keep_freed_memory(limit: int = 2**30) -> bool:
     """Let this process keep up to `limit` bytes that it has freed; returns whether the C library agreed.
 
-    glibc hands large blocks back to the kernel on every free, and each round would fault all its pages in again:
-    8,700 faults, a third of the time of nine clients' gradients. For programs to call as they start, not for libraries.
+    glibc hands large blocks back to the operating system on every free, and each round would fetch all its pages again:
+    8,700 page faults, a third of the time of nine clients' gradients. A program may call this as it starts; a library
+    should not.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -114,14 +111,14 @@ def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
 
 def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     """int32 totals (M,...) -> symmetric residues int8, for odd moduli (M,) below 256."""
-    wide = moduli.to(torch.float64)
+    p = moduli.to(torch.float64)
     if _compiled is None or totals.dtype != torch.int32 or totals.device.type != "cpu" or not totals.is_contiguous():
-        reduced = _residues.reduce_(totals.to(torch.float64), wide, 1.0 / wide)
-        return _residues.canonical_(reduced, wide).to(torch.int8)
+        reduced = _residues.reduce_(totals.to(torch.float64), p, 1.0 / p)
+        return _residues.canonical_(reduced, p).to(torch.int8)
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    addresses = totals.data_ptr(), wide.data_ptr(), out.data_ptr()
+    addresses = totals.data_ptr(), p.data_ptr(), out.data_ptr()
     _share(_compiled.bytes_of_totals, columns, large, channels, columns, *addresses)
     return out
 
@@ -157,16 +154,17 @@ def _broadcast(a: Tensor, b: Tensor) -> tuple[int, int, int] | None:
     return (columns // last, last, last) if b.shape[-1] == last and b.numel() == channels * last else None
 
 
-def _combine(products: bool, a: Tensor, b: Tensor, factor: float, moduli: Tensor, inverses: Tensor) -> Tensor:
+def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a·b or a + sign·b, elementwise, reduced."""
     shape = _broadcast(a, b) if _fits(a, moduli, inverses) and _usable(b) else None
     if shape is None:
-        return _residues.reduce_(a * b * factor if products else a + b * factor, moduli, inverses)
+        return _residues.reduce_(a * b if products else a + b * sign, moduli, inverses)
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
     _share(
         _compiled.combine, columns, a.numel() >= _PARALLEL_ELEMENTS, a.shape[0], rows, columns, b_columns, products,
-        factor, a.data_ptr(), b.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr(),
+        sign, a.data_ptr(), b.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out
 
@@ -186,16 +184,6 @@ def mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor
     return _combine(True, a, b, 1.0, moduli, inverses)
 
 
-def double_mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """2·a·b, elementwise, reduced: what the square's derivative needs, 2·x·delta."""
-    return _combine(True, a, b, 2.0, moduli, inverses)
-
-
-def square_reduce(a: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """a², elementwise, reduced."""
-    return _combine(True, a, a, 1.0, moduli, inverses)
-
-
 def scale_reduce(a: Tensor, factors: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """a·factor, one symmetric residue as the factor of each channel, factors (M,), reduced."""
     return _combine(True, a, factors.view(-1, *[1] * (a.dim() - 1)), 1.0, moduli, inverses)
@@ -204,62 +192,40 @@ def scale_reduce(a: Tensor, factors: Tensor, moduli: Tensor, inverses: Tensor) -
 # -- products ----------------------------------------------------------------------------------------------------
 
 
-def matmul(
-    left: Tensor,
-    right: Tensor,
-    moduli: Tensor,
-    inverses: Tensor,
-    left_bound: int,
-    right_bound: int,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """left @ right + bias modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
+def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_bound: int, right_bound: int) -> Tensor:
+    """left @ right modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
 
-    (M,...,m,n) @ (M,...,n,k) or (n,k), the same in every channel, + residues (M,k) -> (M,...,m,k), written to `out` if
-    that is given; it overlaps neither factor. Any strides will do: transposed factors and slices are not copied.
-    Sums longer than float64 holds exactly are reduced on the way, in registers.
+    (M,...,m,n) @ (M,...,n,k) or (n,k), the same in every channel -> (M,...,m,k). Any strides will do: transposed
+    factors and slices are not copied. Sums longer than float64 holds exactly are reduced on the way, in registers.
 
     >>> constants = torch.tensor([101.0], dtype=torch.float64), torch.tensor([1 / 101], dtype=torch.float64)
     >>> left, right = torch.full((1, 1, 3), 50.0).double(), torch.full((1, 3, 2), 49.0).double()
-    >>> matmul(left, right, *constants, 50, 50, torch.tensor([[1.0, 2.0]]).double()).tolist() == [
-    ...     [[3 * 50 * 49 + 1 - 73 * 101, 3 * 50 * 49 + 2 - 73 * 101]]
-    ... ]
+    >>> matmul(left, right, *constants, 50, 50).tolist() == [[[3 * 50 * 49 - 73 * 101] * 2]]
     True
     """
     step = (_EXACT - _START) // max(1, left_bound * right_bound)
-    if step < 1 or not _fits(left, moduli, inverses) or not _regular(left, right, bias, out):
-        result = _residues.matmul(left, right, moduli, inverses, left_bound, right_bound)
-        if bias is not None:
-            result = add_reduce(result, bias.view(len(bias), *[1] * (result.dim() - 2), -1), moduli, inverses)
-        return result if out is None else out.copy_(result)
+    if step < 1 or not _fits(left, moduli, inverses) or not _regular(left, right):
+        return _residues.matmul(left, right, moduli, inverses, left_bound, right_bound)
     rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     matrices = left.numel() // (rows * inner)
-    if out is None:
-        out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
+    out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
     large = out.numel() * inner >= _PARALLEL_PRODUCTS
     _share(
         _compiled.product, matrices * -(-columns // _compiled.WIDTH), large,
         matrices // left.shape[0], rows, inner, columns, step, moduli.data_ptr(), inverses.data_ptr(),
-        left.data_ptr(), *_strides(left), right.data_ptr(), *_strides(right),
-        *((0, 0, 0) if bias is None else (bias.data_ptr(), 8 * bias.stride(0), 8 * bias.stride(1))),
-        out.data_ptr(), *_strides(out)[:3],
+        left.data_ptr(), *_strides(left), right.data_ptr(), *_strides(right), out.data_ptr(), *_strides(out)[:3],
     )  # fmt: skip
     return out
 
 
-def _regular(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor | None) -> bool:
+def _regular(left: Tensor, right: Tensor) -> bool:
     """Whether the shapes are a code's, (M,m,n), or a network's, (M,N,m,n), or one right factor serves every channel."""
     dims, shape = left.dim(), right.shape
     if dims not in (3, 4) or not _usable(right) or not right.numel() or shape[-2] != left.shape[-1]:
         return False
     if right.dim() != 2 and (right.dim() != dims or shape[0] != left.shape[0]):
         return False
-    if right.dim() == 4 and shape[1] not in (1, left.shape[1]):
-        return False
-    if bias is not None and not (_usable(bias) and bias.shape == (left.shape[0], shape[-1])):
-        return False
-    return out is None or (_usable(out) and out.shape == (*left.shape[:-1], shape[-1]) and out.stride(-1) == 1)
+    return right.dim() != 4 or shape[1] in (1, left.shape[1])
 
 
 def _strides(x: Tensor) -> tuple[int, int, int, int]:

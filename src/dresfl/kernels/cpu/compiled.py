@@ -6,7 +6,7 @@ GIL and works on a range of units, so that threads can share a call; each is com
 Two inner loops are vector IR (LLVM makes the machine's instructions of it, AVX-512, AVX2 or NEON):
 
 - a tile of ROWS × WIDTH results that stays in registers over the whole inner length, is reduced there, and is
-  written once: product, bias and reduction in one pass over memory;
+  written once: product and reduction in one pass over memory;
 - the ChaCha20 rounds of LANES32 blocks side by side.
 
 Addresses and strides are integers, in bytes. All is in one file because Numba recompiles a kernel when the file
@@ -273,18 +273,19 @@ def product(
     first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int, moduli: int, inverses: int,
     left: int, left_m: int, left_n: int, left_row: int, left_k: int,
     right: int, right_m: int, right_n: int, right_k: int, right_column: int,
-    bias: int, bias_m: int, bias_column: int,
     out: int, out_m: int, out_n: int, out_row: int,
 ) -> None:  # fmt: skip
-    """out = left @ right + bias, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
+    """out = left @ right, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
 
-    left (M,batch,rows,inner), right (M,batch,inner,columns), bias (M,columns), out contiguous along its columns.
+    left (M,batch,rows,inner), right (M,batch,inner,columns), out contiguous along its columns.
     """
     deep = min(inner, DEPTH)
     room = np.empty((deep + ROWS + 1) * WIDTH + 8, np.float64)
     panel = (room.ctypes.data + 63) // 64 * 64
     spill = panel + deep * WIDTH * 8
-    starts = spill + ROWS * WIDTH * 8
+    zeros = spill + ROWS * WIDTH * 8  # what a sum starts from
+    for j in range(WIDTH):
+        _write(zeros + j * 8, 0.0)
     held = 0  # what the panel is a copy of
     panels = (columns + WIDTH - 1) // WIDTH
     for unit in range(first, last):
@@ -295,11 +296,6 @@ def product(
         x0 = left + m * left_m + n * left_n
         y0 = right + m * right_m + n * right_n + column * right_column
         out0 = out + m * out_m + n * out_n + column * 8
-        for j in range(WIDTH):
-            value = 0.0
-            if bias != 0 and j < width:
-                value = _read(bias + m * bias_m + (column + j) * bias_column)
-            _write(starts + j * 8, value)
         for k in range(0, inner, DEPTH):
             depth = min(DEPTH, inner - k)
             y, y_k = y0 + k * right_k, right_k
@@ -328,7 +324,7 @@ def product(
                         count = 1
                     else:
                         row = rows - ROWS
-                start, start_row = starts, 0
+                start, start_row = zeros, 0
                 target, target_row = out0 + row * out_row, out_row
                 if width < WIDTH:
                     target, target_row = spill, WIDTH * 8
@@ -412,10 +408,10 @@ def bytes_of_totals(first: int, last: int, channels: int, columns: int, totals: 
 
 @_jit
 def combine(
-    first: int, last: int, channels: int, rows: int, columns: int, b_columns: int, products: bool, factor: float,
+    first: int, last: int, channels: int, rows: int, columns: int, b_columns: int, products: bool, sign: float,
     a: int, b: int, p: int, inverses: int, out: int,
 ) -> None:  # fmt: skip
-    """out = a + factor·b or factor·a·b, reduced: a and out (M,r,n), b (M,n), the same for every row, or (M,1)."""
+    """out = a·b or a + sign·b, reduced: a and out (M,r,n), b (M,n), the same for every row, or (M,1)."""
     lefts = numba.carray(_pointer(a), (channels, rows, columns), np.float64)
     rights = numba.carray(_pointer(b), (channels, b_columns), np.float64)
     results = numba.carray(_pointer(out), (channels, rows, columns), np.float64)
@@ -427,16 +423,16 @@ def combine(
                 right = b_row[first:last]
                 if products:
                     for i in range(result.size):
-                        value = factor * left[i] * right[i]
+                        value = left[i] * right[i]
                         result[i] = value - modulus * np.rint(value * inverse)
                 else:
                     for i in range(result.size):
-                        value = left[i] + factor * right[i]
+                        value = left[i] + sign * right[i]
                         result[i] = value - modulus * np.rint(value * inverse)
             else:
-                scale, term = (factor * b_row[0], 0.0) if products else (1.0, factor * b_row[0])
+                factor, term = (b_row[0], 0.0) if products else (1.0, sign * b_row[0])
                 for i in range(result.size):
-                    value = scale * left[i] + term
+                    value = factor * left[i] + term
                     result[i] = value - modulus * np.rint(value * inverse)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Affine, Place, Shape
 from .window import Window, window_of
@@ -43,12 +43,12 @@ class Conv2d(Affine):
     def positions(self, shape: Shape) -> int:
         return math.prod(self._window(shape).out_shape)
 
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         # (M,N,B,HWC) -> (M,N,B,positions,k²C) -> (M,N,B·positions,k²C)
         gathered = field.take(x, self._window(place.in_shape).columns)
         return gathered.reshape(*x.shape[:2], -1, gathered.shape[-1])
 
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         # (M,N,B·positions,k²C) -> (M,N,B,positions·k²C) -> (M,N,B,HWC,overlaps) -> (M,N,B,HWC)
         window = self._window(place.in_shape)
         flat = delta.reshape(*delta.shape[:2], -1, window.columns.numel())

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Affine, Place, Shape
 
@@ -39,10 +39,10 @@ class Dense(Affine):
     def positions(self, shape: Shape) -> int:
         return 1
 
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return x
 
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         return delta
 
     def relu_columns(self, place: Place, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Place, Reshaping, Shape
 
@@ -28,10 +28,10 @@ class Flatten(Reshaping):
     def out_magnitude(self, magnitude: float) -> float:
         return magnitude
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return x
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return delta
 
     def relu_forward(self, place: Place, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What every layer has: its name, its effect on shape, scale, degree and magnitude, and its two steps.
 
 A layer is a frozen description. `Network` walks the list once and gives each layer its `Place`: the shapes, scales and
-degrees where the layer stands. The steps are written once, against `Field`, and run in every field.
+degrees where the layer stands. The steps are written once, against `Arithmetic`, and run in every ring.
 
 Notation: x (M,N,B,F) is a layer's input, z its output, delta = ∂ℓ/∂z. s is the scale of x in bits: the integer x stands
 for the real x·2^−s. Activations are flat. Images lie channels-last, (H,W,C).
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 Shape = tuple[int, ...]
 
@@ -123,11 +123,11 @@ class Affine(Layer):
         """How often the matrix is applied to a row: once, or once for each pixel of the output."""
 
     @abstractmethod
-    def columns(self, field: Field, place: Place, x: Elements) -> Elements:
+    def columns(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         """x (M,N,B,F) -> (M,N,B·positions, fan-in)."""
 
     @abstractmethod
-    def uncolumns(self, field: Field, place: Place, delta: Elements) -> Elements:
+    def uncolumns(self, field: Arithmetic[Elements], place: Place, delta: Elements) -> Elements:
         """The adjoint of `columns`: (M,N,B·positions, fan-in) -> (M,N,B,F)."""
 
     @abstractmethod
@@ -139,11 +139,11 @@ class Fixed(Layer):
     """A layer without weights."""
 
     @abstractmethod
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         """z from x (M,N,B,F)."""
 
     @abstractmethod
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         """∂ℓ/∂x from ∂ℓ/∂z."""
 
     @abstractmethod

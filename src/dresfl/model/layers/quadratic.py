@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Activation, Place
 
@@ -22,8 +22,8 @@ class Quadratic(Activation):
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta + math.log2(2 * 2.0**in_magnitude + 1)
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return field.mul(x, field.add_integer(x, 2**place.in_scale))
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.mul(field.add_integer(field.add(x, x), 2**place.in_scale), delta)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Activation, Place
 
@@ -21,8 +21,8 @@ class Square(Activation):
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta + 1 + in_magnitude
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         return field.mul(x, x)
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.mul(field.add(x, x), delta)

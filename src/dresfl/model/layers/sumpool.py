@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from dresfl.field import Elements, Field
+from dresfl.field import Arithmetic, Elements
 
 from .layer import Place, Reshaping, Shape
 from .window import Window, window_of
@@ -35,12 +35,12 @@ class SumPool(Reshaping):
     def out_magnitude(self, magnitude: float) -> float:
         return magnitude + 2 * math.log2(self.kernel)
 
-    def forward(self, field: Field, place: Place, x: Elements) -> Elements:
+    def forward(self, field: Arithmetic[Elements], place: Place, x: Elements) -> Elements:
         # (M,N,B,HWC) -> (M,N,B,positions,k²,C) -> (M,N,B,positions,C) -> (M,N,B,positions·C)
         gathered = field.take(x, self._window(place.in_shape).pooled)
         return field.sum(gathered, -2).reshape(*x.shape[:3], place.out_size)
 
-    def backward(self, field: Field, place: Place, x: Elements, delta: Elements) -> Elements:
+    def backward(self, field: Arithmetic[Elements], place: Place, x: Elements, delta: Elements) -> Elements:
         return field.sum(field.take(delta, self._window(place.in_shape).pools), -1)
 
     def relu_forward(self, place: Place, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Flower runtime: the same Client and Server, for organisations that already run SuperLink and SuperNodes.
+"""The Flower runtime: the same Client and Training, for organisations that already run SuperLink and SuperNodes.
 
 Flower carries bytes and nothing else. Every request is signed by the coordinator and every reply by its client, with
 the keys of the roster: Flower's node ids decide where a message goes, never who somebody is.

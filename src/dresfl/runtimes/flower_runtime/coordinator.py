@@ -13,7 +13,7 @@ from typing import Literal, Protocol, final
 
 from dresfl.errors import IdentityError, MessageError, Refused, UsageError
 from dresfl.federation import NO_NONCE, Agreement, Introduction, Terms, parcel_bytes
-from dresfl.protocol import Answer, RoundRecord, Server, Session, Task, num_slices
+from dresfl.protocol import Answer, RoundRecord, Session, Task, Training, num_slices
 from dresfl.sealing import Identity, Roster
 
 from .letters import (
@@ -99,11 +99,11 @@ class Coordinator:
         identity: Identity,
         roster: Roster,
         folder: Path,
-        make_server: Callable[[Session], Server],
+        make_server: Callable[[Session], Training],
         watch: Callable[[RoundRecord, int], None],
         log: Log,
     ) -> None:
-        """make_server: the Server of a session, restored if there is a checkpoint. watch: called after every round."""
+        """make_server: a session's Training, restored if there is a checkpoint. watch: called after every round."""
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
@@ -114,7 +114,7 @@ class Coordinator:
         self._online: set[int] = set()
         self._greeted: dict[int, Introduction] = {}
         self._terms: Terms | None = None
-        self._server: Server | None = None
+        self._server: Training | None = None
         self._relay: Relay | None = None
         self._task: tuple[int, bytes] = (-1, b"")
         self._answered: set[int] = set()
@@ -129,8 +129,8 @@ class Coordinator:
 
     # -- the whole run ---------------------------------------------------------------------------------------
 
-    def run(self, post: Post) -> Server:
-        """Play until the run is complete; return the Server with its final weights."""
+    def run(self, post: Post) -> Training:
+        """Play until the run is complete; return the Training with its final weights."""
         try:
             while self._server is None or not self._server.done:
                 self._step(post)
@@ -257,7 +257,7 @@ class Coordinator:
         terms = None if kind is Kind.HELLO else self._terms
         return Request(kind, terms, body).encode(self._identity, self._roster)
 
-    def _round_letter(self, server: Server) -> bytes:
+    def _round_letter(self, server: Training) -> bytes:
         """The round's request: the same bytes for all, so that Flower stores them once."""
         if self._task[0] != server.round_number:
             body = server.task().encode(server.session)
@@ -320,7 +320,7 @@ class Coordinator:
         if self._terms is not None:
             self._terms.check_client(client, introduction)
         else:
-            self._agreement.check_rows(introduction.rows)
+            self._agreement.check_row_count(introduction.rows)
         node.client = client
         self._greeted[client], self._seats[client] = introduction, number
         self._log("joined", node=str(number), client=client, name=self._roster.members[client].name)
@@ -374,7 +374,7 @@ class Coordinator:
         if self._playing and now - self._round_began >= self._settings.deadline:
             self._shortage(server, now)
 
-    def _shortage(self, server: Server, now: float) -> None:
+    def _shortage(self, server: Training, now: float) -> None:
         self.counters.shortages += 1
         self._log(
             "shortage",
@@ -409,7 +409,7 @@ class Coordinator:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _close(self, post: Post, server: Server) -> None:
+    def _close(self, post: Post, server: Training) -> None:
         """Tell every client that is there the final weights; wait a while for their word."""
         until = time.monotonic() + self._settings.linger
         while (now := time.monotonic()) < until and self._untold():

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, StoreError
 from dresfl.federation import NO_NONCE, Agreement, Introduction, Parcels
+from dresfl.files import disk, read_record, write_record
 from dresfl.protocol import Client, Session, Task, answer_from_shares
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
-from dresfl.storage.records import disk, read_record, write_record
 
 from .letters import (
     Kind,

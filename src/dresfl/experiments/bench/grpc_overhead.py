@@ -1,9 +1,11 @@
 """What the gRPC runtime costs: seconds a round beside the local driver, relay speed, memory of many rounds, 200 sites.
 
-    python benchmarks/grpc_overhead.py rounds    20 sites as processes, and the local driver, on the same cores
-    python benchmarks/grpc_overhead.py relay     4 sites as processes, sealed slices through the coordinator
-    python benchmarks/grpc_overhead.py memory    the coordinator's memory over 2,000 rounds of a small model
-    python benchmarks/grpc_overhead.py many      200 sites at once
+    python -m dresfl.experiments.bench.grpc_overhead WHAT
+
+    rounds    20 sites as processes, and the local driver, on the same cores
+    relay     4 sites as processes, sealed slices through the coordinator
+    memory    the coordinator's memory over 2,000 rounds of a small model
+    many      200 sites at once
 
 The coordinator is this process (for `rounds`: one of its own); sites are others. Figures go to stdout as JSON.
 """
@@ -30,7 +32,7 @@ from dresfl.experiments.trials.grpc_trial import Trial, federate
 from dresfl.federation import Agreement
 from dresfl.model import Dense, Square
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Client, RoundRecord, Server
+from dresfl.protocol import Client, RoundRecord, Training
 from dresfl.runtimes.grpc_runtime import Credentials, Hub, HubSettings, Pace, Site, SiteSettings, log_to
 from dresfl.runtimes.local import LocalFederation
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
@@ -120,7 +122,8 @@ def start_sites(what: str, folder: Path, port: int, groups: list[list[int]]) -> 
 
 def run_hub(what: str, groups: int, watch: Any) -> tuple[Hub, dict[str, float]]:
     """A whole run; the hub, and when each event came first (seconds)."""
-    setting, times, began = SETTINGS[what], {}, time.monotonic()
+    times: dict[str, float] = {}
+    setting, began = SETTINGS[what], time.monotonic()
 
     def note(line: str) -> None:
         event = json.loads(line)
@@ -141,7 +144,7 @@ def run_hub(what: str, groups: int, watch: Any) -> tuple[Hub, dict[str, float]]:
 
         async def run() -> Hub:
             settings = HubSettings(folder=folder / "run", linger=20.0, pace=Pace(deadline=300.0))
-            hub = Hub(settings, agreement, own, lambda s: Server(s, OPTIMIZER, setting.rounds), watch, log_to(note))
+            hub = Hub(settings, agreement, own, lambda s: Training(s, OPTIMIZER, setting.rounds), watch, log_to(note))
             parts = [list(range(i, setting.clients, groups)) for i in range(groups)]
             await hub.run(lambda port: processes.extend(start_sites(what, folder, port, parts)))
             return hub
@@ -165,7 +168,7 @@ def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
     config = load_config("digits", [*settings, f"federation.num_clients={clients}", 'dropout.model="none"'])
     prepared = prepare(config, None)
     session, data = prepared.session, prepared.client_data()
-    server = Server(session, config.optimizer, rounds)
+    server = Training(session, config.optimizer, rounds)
     local = LocalFederation(session, server, data, prepared.dropouts, "coded")
     local.run_round()
     began = time.perf_counter()

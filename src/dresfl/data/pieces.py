@@ -1,19 +1,19 @@
-"""Work on many rows, piece by piece over torch's threads."""
+"""Work on many rows, piece by piece, over torch's threads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-# Values in a piece: few enough for a processor's caches, enough to be worth handing out.
+# Values in a piece: few enough for a processor's caches, enough to be worth a thread's start.
 _PIECE = 2**19
 
 
-def in_pieces(work: Callable[[slice], None], num_rows: int, row_width: int) -> None:
+def map_rows(work: Callable[[slice], None], num_rows: int, row_width: int) -> None:
     """Call `work` with slices that together are all rows, from as many threads as torch uses.
 
-    Each piece is one thread's from beginning to end. torch's own way, all threads on each operation, has them wait for
-    each other at every one, which on a machine with other work takes several times as long.
+    One thread does each piece from beginning to end. torch's own way puts all threads on each operation, and they wait
+    for each other after every one. On a machine with other work that takes several times as long.
     """
     step = max(1, _PIECE // row_width)
     pieces = [slice(start, start + step) for start in range(0, num_rows, step)]

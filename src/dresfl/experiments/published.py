@@ -1,5 +1,9 @@
-"""What the paper reports, and the names it gives: Table 1 (mean ± sd of five runs, in percent), appendix B."""
+"""What the paper reports and the names it gives: Table 1 (mean ± sd of five runs, in percent), appendix B.
 
+This module is cheap to import: `dresfl reproduce --help` lists the names.
+"""
+
+from importlib import resources
 from typing import Final, Literal, get_args
 
 Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "dresfl-paper", "dresfl", "centralised"]
@@ -16,15 +20,6 @@ METHOD_LABELS: Final[dict[str, str]] = {
 }
 
 TABLE_DATASETS: Final = ("mnist", "fashion", "emnist", "cifar10", "cifar100", "svhn")
-DATASET_LABELS: Final[dict[str, str]] = {
-    "digits": "digits",
-    "mnist": "MNIST",
-    "fashion": "Fashion-MNIST",
-    "emnist": "EMNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "svhn": "SVHN",
-}
 
 _ROWS: Final[dict[str, tuple[tuple[float, float], ...]]] = {
     "fedavg": ((96.17, 0.05), (81.20, 0.07), (71.50, 0.28), (89.54, 0.09), (67.71, 0.26), (83.82, 0.20)),
@@ -51,3 +46,10 @@ ROWS: Final[dict[str, tuple[int, int]]] = {
     "svhn": (73_257, 26_032),
 }
 """Training and test rows of the official splits, which the paper used."""
+
+
+def recipes() -> list[str]:
+    """The data sets that have a recipe, the paper's first and in its order."""
+    folder = resources.files(__package__) / "reproduce" / "recipes"
+    names = {entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")}
+    return [*TABLE_DATASETS, *sorted(names - set(TABLE_DATASETS))]

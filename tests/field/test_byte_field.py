@@ -17,55 +17,60 @@ PRIMES = (3, 29, 101, 127, 251)
 
 
 def fields(device="cpu", primes=PRIMES):
-    wide = ResidueField(primes, len(primes) - 1, device)
-    return wide, ByteField(wide)
+    floats = ResidueField(primes, len(primes) - 1, device)
+    return floats, ByteField(primes, len(primes) - 1, device)
 
 
 def both(drawn, device="cpu"):
     """The same elements in both fields: every residue of every prime occurs, the extremes included."""
-    wide, narrow = fields(device)
+    floats, octets = fields(device)
     generator = torch.Generator().manual_seed(drawn)
     values = torch.randint(-(2**30), 2**30, (4, 6), generator=generator)
     values[0] = torch.tensor([0, 1, -1, 125, -125, 50])
-    return wide, narrow, wide.embed(values), narrow.embed(values)
+    return floats, octets, floats.embed(values), octets.embed(values)
 
 
-def same(wide, narrow, left, right):
+def same(floats, octets, left, right):
     assert right.dtype == torch.int8
     assert (
-        right.abs() <= (torch.tensor(wide.moduli, device=right.device).view(-1, *[1] * (right.dim() - 1)) // 2)
+        right.abs() <= (torch.tensor(floats.moduli, device=right.device).view(-1, *[1] * (right.dim() - 1)) // 2)
     ).all()
-    assert narrow.lift_exact(right) == wide.lift_exact(left)
+    assert octets.lift_exact(right) == floats.lift_exact(left)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(seed=st.integers(0, 2**32), factor=st.integers(-(10**30), 10**30))
 def test_every_operation_agrees(device, seed, factor):
-    wide, narrow, x, b = both(seed, device)
+    floats, octets, x, b = both(seed, device)
     _, _, y, c = both(seed + 1, device)
-    same(wide, narrow, wide.add(x, y), narrow.add(b, c))
-    same(wide, narrow, wide.sub(x, y), narrow.sub(b, c))
-    same(wide, narrow, wide.mul(x, y), narrow.mul(b, c))
-    same(wide, narrow, wide.scale(x, factor), narrow.scale(b, factor))
-    same(wide, narrow, wide.add_integer(x, factor), narrow.add_integer(b, factor))
-    same(wide, narrow, wide.sum(x, 1), narrow.sum(b, 1))
-    same(wide, narrow, wide.matmul(x, y.mT), narrow.matmul(b, c.mT))
+    same(floats, octets, floats.add(x, y), octets.add(b, c))
+    same(floats, octets, floats.sub(x, y), octets.sub(b, c))
+    same(floats, octets, floats.mul(x, y), octets.mul(b, c))
+    same(floats, octets, floats.scale(x, factor), octets.scale(b, factor))
+    same(floats, octets, floats.add_integer(x, factor), octets.add_integer(b, factor))
+    same(floats, octets, floats.sum(x, 1), octets.sum(b, 1))
+    same(floats, octets, floats.matmul(x, y.mT), octets.matmul(b, c.mT))
     integers = torch.arange(-9, 9).view(6, 3) * 1000
-    same(wide, narrow, wide.matmul_public(x, wide.public(integers)), narrow.matmul_public(b, narrow.public(integers)))
+    same(
+        floats,
+        octets,
+        floats.matmul_public(x, floats.public(integers)),
+        octets.matmul_public(b, octets.public(integers)),
+    )
     index = torch.tensor([[5, -1], [0, 2]])
-    same(wide, narrow, wide.take(x, index), narrow.take(b, index))
-    same(wide, narrow, wide.concat((x, y), 2), narrow.concat((b, c), 2))
+    same(floats, octets, floats.take(x, index), octets.take(b, index))
+    same(floats, octets, floats.concat((x, y), 2), octets.concat((b, c), 2))
     ones = torch.full((3,), 2)
-    same(wide, narrow, wide.inverse(wide.embed(ones)), narrow.inverse(narrow.embed(ones)))
-    assert narrow.unpack(narrow.pack(b), b.shape[1:]).equal(b)
+    same(floats, octets, floats.inverse(floats.embed(ones)), octets.inverse(octets.embed(ones)))
+    assert octets.unpack(octets.pack(b), b.shape[1:]).equal(b)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_masks_are_the_same(device):
-    wide, narrow = fields(device)
-    keys = SecretSeed(b"k" * 32).key().expand(3, 8).to(device)
+    floats, octets = fields(device)
+    keys = SecretSeed(b"k" * 32).mask_key(b"").expand(3, 8).to(device)
     rows = torch.arange(3, device=device)
-    assert narrow.uniform(keys, rows, 50).equal(wide.uniform(keys, rows, 50).to(torch.int8))
+    assert octets.uniform(keys, rows, 50).equal(floats.uniform(keys, rows, 50).to(torch.int8))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -74,40 +79,40 @@ def test_a_coded_round_decodes_to_the_same_integers(device):
     network = Network(layers, (9, 9, 2), 4, 8)
     bits = network.needed_bits(5)
     primes = choose_moduli(bits, more_than=14, limit=256)
-    wide = ResidueField(primes, num_value_moduli(primes, bits), device)
-    field = ByteField(wide)
+    floats = ResidueField(primes, num_value_moduli(primes, bits), device)
+    field = ByteField(primes, num_value_moduli(primes, bits), device)
     weights = network.initial_weights(PublicStream(1)).to(device)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(0, 17, (1, 5, network.input_size), generator=generator)
     targets = torch.nn.functional.one_hot(torch.randint(0, 4, (1, 5), generator=generator), 4)
     whole = torch.cat((rows, targets), -1)
-    key = SecretSeed.fresh().key().view(1, 8).to(device)
+    key = SecretSeed.fresh().mask_key(b"").view(1, 8).to(device)
     masks = field.uniform(key, torch.zeros(1, dtype=torch.int64, device=device), whole.numel())
     code = LagrangeCode(field, 12, 1, 1, network.gradient_degree)
     shares = code.encode(field.embed(whole), masks.view(len(primes), *whole.shape))
     size, survivors = network.input_size, [11, 2, 3, 4, 5, 6, 7, 8, 9]
     answers = network.gradient(field, weights, shares[..., :size], shares[..., size:])[:, survivors]
-    plain = network.gradient(wide, weights, wide.embed(rows), wide.embed(targets))[:, 0]
-    assert field.lift_exact(code.decode_sum(answers, survivors)) == wide.lift_exact(plain)
+    plain = network.gradient(floats, weights, floats.embed(rows), floats.embed(targets))[:, 0]
+    assert field.lift_exact(code.decode_sum(answers, survivors)) == floats.lift_exact(plain)
     values, exceeded = field.decode_lift(code.sum_decoders(torch.tensor([survivors]))[:, 0], answers)
-    assert values.equal(wide.lift(plain))
+    assert values.equal(floats.lift(plain))
     assert int(exceeded) == 0
 
 
 def test_headroom_is_watched():
-    wide, narrow = fields()
-    beyond = torch.tensor([wide.value_bound + 1])
+    floats, octets = fields()
+    beyond = torch.tensor([floats.value_bound + 1])
     with pytest.raises(HeadroomAlarm):
-        narrow.lift(narrow.embed(beyond))
-    assert int(narrow.lift_checked(narrow.embed(beyond))[1]) == 1
+        octets.lift(octets.embed(beyond))
+    assert int(octets.lift_checked(octets.embed(beyond))[1]) == 1
 
 
-def test_what_is_no_byte_is_refused():
-    with pytest.raises(FieldError, match="no byte"):
-        ByteField(ResidueField((251, 257), 1))
-    _, narrow = fields()
+def test_what_does_not_fit_a_byte_is_refused():
+    with pytest.raises(FieldError, match="257 is too large a modulus"):
+        ByteField((251, 257), 1)
+    _, octets = fields()
     with pytest.raises(FieldError, match="too long"):
-        narrow.sum(torch.zeros((5, 40_000), dtype=torch.int8), 1)
+        octets.sum(torch.zeros((5, 40_000), dtype=torch.int8), 1)
 
 
 @pytest.mark.parametrize("p", [3, 29, 127, 251])

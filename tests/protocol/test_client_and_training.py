@@ -1,4 +1,4 @@
-"""Client and Server as state machines: thresholds, late answers, alarms, refusals, state."""
+"""Client and Training as state machines: thresholds, late answers, alarms, refusals, state."""
 
 import copy
 import math
@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import CheckpointError, DataError, MessageError
 from dresfl.field import Domain, SecretSeed, choose_moduli
 from dresfl.model import mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, MemoryTable, Server, Session, Share, Task
+from dresfl.protocol import Answer, Client, MemoryTable, Session, Share, Task, Training
 from dresfl.quantize import stochastic_round
 from reference import integer_gradient
 
@@ -42,40 +43,42 @@ def deal(session):
 
 
 def make(num_clients=7, **changes):
-    """A session, its dealt clients, and a server."""
-    session = Session(NETWORK, num_clients, 1, 1, 4, tuple(range(3, 3 + num_clients)), seed=5, **changes)
-    return session, deal(session), Server(session, ADAM, rounds=20)
+    """A session, its dealt clients, and a training."""
+    session = Session(
+        NETWORK, CodeParameters(num_clients, batch_size=4), tuple(range(3, 3 + num_clients)), seed=5, **changes
+    )
+    return session, deal(session), Training(session, ADAM, rounds=20)
 
 
-def snapshot(server):
-    return copy.deepcopy(server.state())
+def snapshot(training):
+    return copy.deepcopy(training.state())
 
 
 def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def play(server, clients):
+def play(training, clients):
     """Let clients answer until the round closes."""
     for client in clients:
-        record = server.receive(client.answer(server.task()))
+        record = training.receive(client.answer(training.task()))
         if record is not None:
             return record
     return None
 
 
 def test_the_server_steps_exactly_at_the_rth_answer():
-    session, clients, server = make()
+    session, clients, training = make()
     assert session.recovery_threshold == 5
-    before = server.weights.clone()
+    before = training.weights.clone()
     for client in clients[6:2:-1]:
-        assert server.receive(client.answer(server.task())) is None
-        assert torch.equal(server.weights, before)
-        assert server.round_number == 0
-    record = server.receive(clients[0].answer(server.task()))
+        assert training.receive(client.answer(training.task())) is None
+        assert torch.equal(training.weights, before)
+        assert training.round_number == 0
+    record = training.receive(clients[0].answer(training.task()))
     assert (record.round_number, record.outcome, record.survivors) == (0, "stepped", (0, 3, 4, 5, 6))
-    assert server.round_number == 1
-    assert not torch.equal(server.weights, before)
+    assert training.round_number == 1
+    assert not torch.equal(training.weights, before)
     assert record.gradient_norm > 0
     assert 0 < record.peak_bits <= session.needed_bits
 
@@ -84,7 +87,7 @@ def test_any_survivors_give_the_same_step():
     session, clients, _ = make()
     weights = set()
     for seed in range(6):
-        fresh = Server(session, ADAM, rounds=20)
+        fresh = Training(session, ADAM, rounds=20)
         play(fresh, random.Random(seed).sample(clients, 5))
         weights.add(weights_sha256(fresh.weights))
     assert len(weights) == 1
@@ -94,10 +97,10 @@ def test_any_survivors_give_the_same_step():
 def test_a_step_is_the_mean_gradient_through_the_optimiser_rounded_with_the_rounds_noise(num_shards):
     """Two rounds by hand: integers from the reference, w ← w − Q(2^lw · update), Q's noise of that round."""
     clients = 4 * num_shards + 1
-    session = Session(NETWORK, clients, num_shards, 1, 4, (3,) * clients, seed=5)
+    session = Session(NETWORK, CodeParameters(clients, num_shards, 1, 4), (3,) * clients, seed=5)
     data = rows_of(session)
-    dealt, server = deal(session), Server(session, ADAM, rounds=20)
-    weights, state = server.weights.clone(), ADAM.initial_state(NETWORK.num_parameters)
+    dealt, training = deal(session), Training(session, ADAM, rounds=20)
+    weights, state = training.weights.clone(), ADAM.initial_state(NETWORK.num_parameters)
     for round_number in range(2):
         batch = session.batch_rows(round_number)
         pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
@@ -106,70 +109,71 @@ def test_a_step_is_the_mean_gradient_through_the_optimiser_rounded_with_the_roun
         integers = integer_gradient.gradient(NETWORK.layers, (3,), 3, 6, weights.tolist(), inputs, targets)
         scale = 2 ** (2 * NETWORK.out_scale - 6)
         gradient = torch.tensor([g / scale / (4 * num_shards) for g in integers], dtype=torch.float64)
-        update, state = ADAM.update(state, ADAM.rate(round_number, 20), gradient, weights / 2.0**6)
+        factors = ADAM.factors(ADAM.rate(round_number, 20), round_number + 1)
+        update, state = ADAM.update(state, factors, gradient, weights / 2.0**6)
         noise = session.stream.uniform(Domain.ROUNDING, round_number, NETWORK.num_parameters)
         weights = weights - stochastic_round(update * 2.0**6, noise)
-        record = play(server, dealt)
-        assert torch.equal(server.weights, weights)
+        record = play(training, dealt)
+        assert torch.equal(training.weights, weights)
         assert record.peak_bits == math.log2(max(map(abs, integers)))
         assert record.gradient_norm == pytest.approx(float(gradient.norm()), rel=1e-12)
 
 
 def test_answers_to_another_round_are_dropped():
-    _, clients, server = make()
-    tasks = server.task(), Task(3, server.weights)
+    _, clients, training = make()
+    tasks = training.task(), Task(3, training.weights)
     late, early = clients[6].answer(tasks[0]), clients[6].answer(tasks[1])
-    assert play(server, clients).outcome == "stepped"
-    before = snapshot(server)
-    assert server.receive(late) is None
-    assert server.receive(early) is None
-    assert same(snapshot(server), before)
+    assert play(training, clients).outcome == "stepped"
+    before = snapshot(training)
+    assert training.receive(late) is None
+    assert training.receive(early) is None
+    assert same(snapshot(training), before)
     # they count for nothing: four answers of this round still leave it open
-    assert play(server, clients[:4]) is None
-    assert server.round_number == 1
+    assert play(training, clients[:4]) is None
+    assert training.round_number == 1
 
 
 def test_a_second_answer_of_a_client_is_refused_and_not_counted():
-    _, clients, server = make()
-    assert play(server, clients[:4]) is None
+    _, clients, training = make()
+    assert play(training, clients[:4]) is None
     with pytest.raises(MessageError, match="client 2 answered round 0 twice"):
-        server.receive(clients[2].answer(server.task()))
-    assert server.round_number == 0
-    assert play(server, clients[4:]).survivors == (0, 1, 2, 3, 4)
+        training.receive(clients[2].answer(training.task()))
+    assert training.round_number == 0
+    assert play(training, clients[4:]).survivors == (0, 1, 2, 3, 4)
 
 
 def test_an_answer_of_another_shape_is_refused():
-    _, clients, server = make()
-    residues = clients[0].answer(server.task()).residues
+    _, clients, training = make()
+    residues = clients[0].answer(training.task()).residues
     for wrong in (residues[:-1], residues[:, :-1], residues.unsqueeze(0)):
         with pytest.raises(MessageError, match="shape"):
-            server.receive(Answer(0, 0, wrong))
-    assert play(server, clients).survivors == (0, 1, 2, 3, 4)
+            training.receive(Answer(0, 0, wrong))
+    assert play(training, clients).survivors == (0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("answers", [0, 4])
 def test_skipping_leaves_weights_and_optimiser(answers):
-    _, clients, server = make()
-    play(server, clients)
-    before = snapshot(server)
-    play(server, clients[:answers])
-    record = server.skip()
+    _, clients, training = make()
+    play(training, clients)
+    before = snapshot(training)
+    play(training, clients[:answers])
+    record = training.skip()
     assert (record.round_number, record.outcome, record.survivors) == (1, "skipped", tuple(range(answers)))
     assert record.reason == f"{answers} of 5 answers"
-    after = snapshot(server)
+    after = snapshot(training)
     assert int(after.pop("round")) == 2 == int(before.pop("round")) + 1
     assert same(before, after)
-    assert play(server, clients).survivors == (0, 1, 2, 3, 4)  # nothing of the skipped round is left
+    assert play(training, clients).survivors == (0, 1, 2, 3, 4)  # nothing of the skipped round is left
 
 
 def test_rounds_are_counted_until_done():
     session, clients, _ = make()
-    server = Server(session, ADAM, rounds=2)
-    assert not server.done
-    server.skip()
-    assert not server.done
-    play(server, clients)
-    assert server.done
+    training = Training(session, ADAM, rounds=2)
+    assert not training.done
+    training.skip()
+    assert not training.done
+    play(training, clients)
+    assert training.done
 
 
 # -- the alarm -------------------------------------------------------------------------------------------------
@@ -177,40 +181,40 @@ def test_rounds_are_counted_until_done():
 
 def test_one_altered_residue_anywhere_rings_the_alarm():
     """Any channel, any client, any size of change: refused, state untouched, and the next round goes on."""
-    session, clients, server = make()
-    play(server, clients)
+    session, clients, training = make()
+    play(training, clients)
     rng = random.Random(8)
     for channel, p in enumerate(session.field.moduli):
         for change in (1, -1, p // 2, rng.randrange(1, p)):
-            before = snapshot(server)
-            answers = [client.answer(server.task()) for client in clients[:5]]
+            before = snapshot(training)
+            answers = [client.answer(training.task()) for client in clients[:5]]
             victim = rng.choice(answers)
             victim.residues[channel, rng.randrange(NETWORK.num_parameters)] += change
             victim.residues[channel] = session.field.embed(victim.residues[channel].to(torch.int64))[channel]
-            record = [server.receive(answer) for answer in answers][-1]
+            record = [training.receive(answer) for answer in answers][-1]
             assert record.outcome == "refused"
             assert "1 of 20 decoded values" in record.reason
-            after = snapshot(server)
+            after = snapshot(training)
             assert int(after.pop("round")) == int(before.pop("round")) + 1
             assert same(before, after)
-    assert play(server, clients).outcome == "stepped"
+    assert play(training, clients).outcome == "stepped"
 
 
 def test_weights_too_large_for_the_modulus_ring_the_alarm():
-    _, clients, server = make()
-    server.weights = server.weights * 2**15
-    before = server.weights.clone()
-    assert play(server, clients).outcome == "refused"
-    assert torch.equal(server.weights, before)
+    _, clients, training = make()
+    training.weights = training.weights * 2**15
+    before = training.weights.clone()
+    assert play(training, clients).outcome == "refused"
+    assert torch.equal(training.weights, before)
 
 
 def test_a_tight_modulus_refuses_what_a_wide_one_holds():
     moduli = choose_moduli(make()[0].needed_bits + 100, more_than=9)
     outcomes = {}
     for name, changes in (("chosen", {}), ("wide", {"moduli": moduli})):
-        _, clients, server = make(**changes)
-        server.weights = server.weights * 2**9
-        outcomes[name] = play(server, clients).outcome
+        _, clients, training = make(**changes)
+        training.weights = training.weights * 2**9
+        outcomes[name] = play(training, clients).outcome
     assert outcomes["chosen"] == "refused"
     # the wide field holds the integers, but its values are still held to the needed bits or more
     assert make(moduli=moduli)[0].field.value_bound > make()[0].field.value_bound
@@ -232,7 +236,7 @@ def bare_client(session, index=0):
 
 
 def test_a_client_without_all_shares_does_not_answer():
-    session, clients, server = make()
+    session, clients, training = make()
     client = bare_client(session)
     assert not client.ready
     for dealer in clients[:-1]:
@@ -241,10 +245,10 @@ def test_a_client_without_all_shares_does_not_answer():
     client.receive(clients[-1].deal(0, 3))  # row 2 is still missing
     assert not client.ready
     with pytest.raises(MessageError, match="lacks shares"):
-        client.answer(server.task())
+        client.answer(training.task())
     client.receive(clients[-1].deal(0, 2, 1))
     assert client.ready
-    assert torch.equal(client.answer(server.task()).residues, clients[0].answer(server.task()).residues)
+    assert torch.equal(client.answer(training.task()).residues, clients[0].answer(training.task()).residues)
 
 
 def test_a_share_for_another_client_is_refused():
@@ -276,7 +280,13 @@ def test_shares_for_several_receivers_are_the_shares_for_each():
 
 def test_a_share_serves_every_run_on_its_sharing():
     session, clients, _ = make()
-    later = replace(session, seed=6, batch_size=3, run_nonce=b"second", moduli=session.field.moduli)
+    later = replace(
+        session,
+        seed=6,
+        parameters=replace(session.parameters, batch_size=3),
+        run_nonce=b"second",
+        moduli=session.field.moduli,
+    )
     share = clients[1].deal(0).encode(session)
     assert Share.decode(share, later).encode(later) == share
     with pytest.raises(MessageError, match="another sharing"):
@@ -326,27 +336,27 @@ def test_a_client_prints_neither_rows_nor_secret():
 def test_a_restored_server_goes_on_alike(method):
     session, clients, _ = make()
     optimizer = Optimizer(method, learning_rate=0.01, schedule="cosine")
-    unbroken = Server(session, optimizer, rounds=8)
+    unbroken = Training(session, optimizer, rounds=8)
     for _ in range(4):
         play(unbroken, clients)
     state = snapshot(unbroken)
-    restored = Server(session, optimizer, rounds=8)
+    restored = Training(session, optimizer, rounds=8)
     play(restored, clients[:3])  # answers from before are forgotten
     restored.restore(state)
     assert same(restored.state(), state)
-    for server in (unbroken, restored):
-        while not server.done:
-            assert play(server, clients).outcome == "stepped"
+    for training in (unbroken, restored):
+        while not training.done:
+            assert play(training, clients).outcome == "stepped"
     assert same(unbroken.state(), restored.state())
     assert not same(unbroken.state(), state)  # and the restored state was copied, not shared
 
 
 def foreign_states():
-    _, _, server = make()
-    state = server.state()
-    wider = Server(replace(server.session, network=mlp((3, 4, 2), input_bits=3, weight_bits=6)), ADAM, 20)
+    _, _, training = make()
+    state = training.state()
+    wider = Training(replace(training.session, network=mlp((3, 4, 2), input_bits=3, weight_bits=6)), ADAM, 20)
     return {
-        "another optimiser": Server(server.session, Optimizer("momentum"), 20).state(),
+        "another optimiser": Training(training.session, Optimizer("momentum"), 20).state(),
         "another network": wider.state(),
         "nothing": {},
         "one missing": {name: value for name, value in state.items() if name != "weights"},
@@ -358,18 +368,18 @@ def foreign_states():
 
 @pytest.mark.parametrize("name", list(foreign_states()))
 def test_a_foreign_state_is_refused(name):
-    _, clients, server = make()
-    play(server, clients)
-    before = snapshot(server)
+    _, clients, training = make()
+    play(training, clients)
+    before = snapshot(training)
     with pytest.raises(CheckpointError) as caught:
-        server.restore(foreign_states()[name])
+        training.restore(foreign_states()[name])
     assert caught.value.hint
-    assert same(server.state(), before)
+    assert same(training.state(), before)
 
 
 def test_a_batch_is_answered_for_one_set_of_weights():
-    _, clients, server = make()
-    task = server.task()
+    _, clients, training = make()
+    task = training.task()
     first = clients[0].answer(task)
     assert torch.equal(clients[0].answer(task).residues, first.residues)
     with pytest.raises(MessageError, match="other weights"):
@@ -377,11 +387,11 @@ def test_a_batch_is_answered_for_one_set_of_weights():
 
 
 def test_an_answer_of_nobody_is_refused_and_the_round_goes_on():
-    _, clients, server = make()
-    stray = clients[0].answer(server.task())
+    _, clients, training = make()
+    stray = clients[0].answer(training.task())
     with pytest.raises(MessageError, match="does not exist"):
-        server.receive(Answer(0, 99, stray.residues))
-    assert server.receive(stray) is None
+        training.receive(Answer(0, 99, stray.residues))
+    assert training.receive(stray) is None
 
 
 def test_a_share_is_not_replaced():
@@ -402,15 +412,15 @@ def test_rows_that_are_no_integers_are_refused():
 def test_derived_seeds_and_the_tag_have_nothing_in_common():
     seed = SecretSeed(bytes(range(32)))
     seeds = [seed, seed.derive(b"a"), seed.derive(b"b"), seed.derive(b"a").derive(b"b"), seed.derive(b"ab")]
-    assert len({tuple(s.key().tolist()) for s in seeds}) == len({s.tag() for s in seeds}) == 5
-    assert torch.equal(seed.derive(b"a").key(), SecretSeed(bytes(range(32))).derive(b"a").key())
+    assert len({tuple(s.mask_key(b"").tolist()) for s in seeds}) == len({s.tag() for s in seeds}) == 5
+    assert torch.equal(seed.derive(b"a").mask_key(b""), SecretSeed(bytes(range(32))).derive(b"a").mask_key(b""))
     assert all(len(s.tag()) == 16 for s in seeds)
 
 
 def test_a_kept_seed_gives_other_masks_in_another_sharing():
     seed = SecretSeed(bytes(range(32)))
     assert not seed.mask_key(b"a" * 16).equal(seed.mask_key(b"b" * 16))
-    assert not seed.mask_key(b"a" * 16).equal(seed.key())
+    assert not seed.mask_key(b"a" * 16).equal(seed.mask_key(b""))
 
 
 @pytest.mark.parametrize(
@@ -425,9 +435,9 @@ def test_a_kept_seed_gives_other_masks_in_another_sharing():
     ],
 )
 def test_impossible_values_in_a_state_are_refused(change):
-    _, _, server = make()
-    state = snapshot(server)
+    _, _, training = make()
+    state = snapshot(training)
     for name, value in change.items():
         state[name][0] = value
     with pytest.raises(CheckpointError, match="impossible"):
-        server.restore(state)
+        training.restore(state)

@@ -28,6 +28,7 @@ from dresfl.federation.agreement import FORMAT as agreement_format
 from dresfl.federation.terms import FORMAT as terms_format
 from dresfl.protocol.messages import VERSION as protocol_version
 from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
+from dresfl.storage.run_folder import CHECKPOINT_FORMAT
 from dresfl.storage.share_store import FORMAT as store_format
 from reference.spec import (
     SPEC,
@@ -608,7 +609,7 @@ def test_every_message_of_the_package_has_its_table() -> None:
 
 
 def test_formats_are_those_of_the_package() -> None:
-    for name in (agreement_format, terms_format, store_format):
+    for name in (agreement_format, terms_format, store_format, CHECKPOINT_FORMAT):
         assert f"`{name}`" in SPEC or f'"{name}"' in SPEC
 
 

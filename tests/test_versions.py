@@ -15,9 +15,11 @@ from dresfl.errors import CheckpointError, DresError, MessageError, Refused, Sto
 from dresfl.federation import Coordinator, CoordinatorSettings, Introduction, Terms, make_session
 from dresfl.federation.actions import Close
 from dresfl.federation.messages import Hello
-from dresfl.protocol import Answer, Server, Share, Task
+from dresfl.files import write_record
+from dresfl.protocol import Answer, Share, Task, Training
 from dresfl.storage import ShareStore, data_digest
-from dresfl.storage.records import write_record
+from dresfl.storage.run_folder import checkpoint_path, restore
+from dresfl.storage.tensors import save_tensors
 from runtimes.grpc_runtime.federation import Network
 
 HELLO_OF_VERSION_1 = b"\x01\x01" + bytes(32 + 4 + 32 + 32 + 16)  # a digest, rows, contribution, nonce, challenge
@@ -35,7 +37,7 @@ def refusal(consortium: Consortium, hello: bytes) -> Refused:
         consortium.agreement,
         consortium.coordinator,
         consortium.roster,
-        lambda session: Server(session, OPTIMIZER, consortium.rounds),
+        lambda session: Training(session, OPTIMIZER, consortium.rounds),
     )
     machine.start(0.0)
     machine.connected_to(1, 0.0)
@@ -71,6 +73,15 @@ def test_terms_of_version_1(consortium: Consortium) -> None:
     assert Terms.from_json(json.dumps(stored).encode(), consortium.clients) == settled
     with pytest.raises(CheckpointError, match="'dresfl terms 1' is not known here"):
         Terms.from_json(json.dumps({**stored, "format": "dresfl terms 1"}).encode(), consortium.clients)
+
+
+def test_a_checkpoint_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
+    """It has no format of its own."""
+    session = make_session(consortium.agreement, (9,) * consortium.clients, b"", b"")
+    training = Training(session, OPTIMIZER, consortium.rounds)
+    save_tensors(checkpoint_path(tmp_path), training.state(), {"progress": {}})
+    with pytest.raises(CheckpointError, match=r"that of dresfl 0\.1, but 'dresfl checkpoint 2'"):
+        restore(training, tmp_path)
 
 
 def test_a_store_of_version_1(consortium: Consortium, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dresfl.runtimes.grpc_runtime.frames import Delta, Weights, decode
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,7 +21,16 @@ from dresfl.federation.messages import Message, Weights
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 
-from .streams import METHOD, SERVICE, ClientStream, StreamEnded, channel_options, first_of
+from .streams import (
+    METHOD,
+    SAME_RELEASE,
+    SERVICE,
+    SERVICE_OF_VERSION_1,
+    ClientStream,
+    StreamEnded,
+    channel_options,
+    first_of,
+)
 from .tls import Credentials, caller
 from .weights import WeightSender
 
@@ -98,6 +107,8 @@ class GrpcCoordinator:
         listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._host.most_bytes))
         handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
         listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        older = {METHOD: grpc.stream_stream_rpc_method_handler(self._refuse_version_1)}
+        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_OF_VERSION_1, older),))
         try:
             port = listener.add_secure_port(self._settings.listen, self._credentials.for_server())
         except RuntimeError as error:
@@ -219,6 +230,13 @@ class GrpcCoordinator:
             with contextlib.suppress(RuntimeError):  # the run is over
                 self._machine.submit(self._forget, connection)
         await _close(context, connection)
+
+    async def _refuse_version_1(self, _: object, context: Any) -> None:
+        """A client of version 1 asks for a stream that there is not any more: tell it why."""
+        error = Refused("the client speaks version 1 of the protocol, this coordinator version 2", SAME_RELEASE)
+        self.refusals += 1
+        self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
 
     def _connect(self, connection: Connection) -> None:
         """In the machine's thread: from here on this is the client's connection, and an older one is not."""

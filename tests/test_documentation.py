@@ -20,7 +20,7 @@ HOW_TO = (ROOT / "docs" / "how-to" / "run-on-real-machines.md").read_text(encodi
 PARTS: dict[str, dict[str, type]] = {
     "agreement.toml": {"": config.AgreementFile, "model": config.AgreedModel, "federation": config.AgreedFederation},
     "fed.toml": {"": config.CoordinatorConfig, "network": config.Listening, "test": config.Test},
-    "site.toml": {"": config.ClientConfig, "network": config.Connecting, "data": config.SiteData},
+    "site.toml": {"": config.ClientConfig, "network": config.Connecting, "data": config.ClientData},
 }
 ELSEWHERE = {"keys", "optimizer"}  # a section and a page of their own
 
@@ -73,7 +73,7 @@ def test_the_files_of_the_how_to() -> None:
     agreement, fed, site = files()
     assert parse(config.AgreementFile, agreement).rounds == 200
     assert parse(config.CoordinatorConfig, fed).network.listen.endswith(":7443")
-    assert parse(config.ClientConfig, site).network.coordinator.endswith(":7443")
+    assert parse(config.ClientConfig, site).network.server.endswith(":7443")
 
 
 def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
 def test_every_event_is_documented() -> None:
     """Those of the gRPC runtime and its commands."""
     source = ""
-    for folder in ("federation", "runtimes", "runtimes/grpc_runtime", "deploy", "cli"):
+    for folder in ("runtimes/grpc_runtime", "deploy", "cli"):
         paths = (ROOT / "src" / "dresfl" / folder).glob("*.py")
         source += "".join(path.read_text(encoding="utf-8") for path in paths if path.stem != "flower")
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source)) | set(re.findall(r'_log\(\s*"([a-z ]+)"', source))

@@ -117,9 +117,7 @@ def main() -> None:
     parser.add_argument("what", choices=["rounds", "relay"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument(
-        "--rows", type=int, default=2000, help="of each client, for relay; there the number of clients is odd"
-    )
+    parser.add_argument("--rows", type=int, default=2000, help="of each client, for relay (an odd number of clients)")
     options = parser.parse_args()
     measured = (
         measure_rounds(options.clients, options.rounds)

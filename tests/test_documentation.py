@@ -73,7 +73,7 @@ def test_the_files_of_the_how_to() -> None:
     agreement, fed, site = files()
     assert parse(config.AgreementFile, agreement).rounds == 200
     assert parse(config.CoordinatorConfig, fed).network.listen.endswith(":7443")
-    assert parse(config.ClientConfig, site).network.server.endswith(":7443")
+    assert parse(config.ClientConfig, site).network.coordinator.endswith(":7443")
 
 
 def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
 
 
 def test_every_event_is_documented() -> None:
-    """Those of the gRPC runtime and its commands."""
+    """Those of the machine, the gRPC runtime and the commands."""
     source = ""
-    for folder in ("runtimes/grpc_runtime", "deploy", "cli"):
+    for folder in ("federation", "runtimes", "runtimes/grpc_runtime", "deploy", "cli"):
         paths = (ROOT / "src" / "dresfl" / folder).glob("*.py")
         source += "".join(path.read_text(encoding="utf-8") for path in paths if path.stem != "flower")
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source)) | set(re.findall(r'_log\(\s*"([a-z ]+)"', source))

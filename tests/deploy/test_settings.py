@@ -10,8 +10,8 @@ import torch
 from dresfl.deploy import settings as config
 from dresfl.deploy.rows import own_rows, read_npz
 from dresfl.deploy.settings import ClientConfig, ClientData, CoordinatorConfig, Keys
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DataError, IdentityError, UsageError
-from dresfl.experiments.config import to_toml
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.trials.grpc_trial import Trial, write_clients, write_trial
 from dresfl.federation import Agreement

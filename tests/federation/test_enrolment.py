@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from dresfl.errors import DresError, IdentityError, Refused
-from dresfl.federation import Agreement, Introduction, Terms
+from dresfl.federation import Agreement, Introduction, Terms, make_session
 from dresfl.federation import agreement as agreement_module
 from dresfl.federation.enrolment import Enrolment, check_begin, signed_begin
-from dresfl.federation.messages import Hello
+from dresfl.federation.messages import HOLDING_BYTES, Hello
 from dresfl.model import Dense
+from dresfl.protocol import slice_rows, slices
 
 from .setting import linear, squared
 
@@ -69,8 +70,9 @@ def test_another_agreement_is_refused_by_its_differences():
     assert enrolment.missing() == [0, 1, 2]
 
 
-def test_a_client_with_too_many_rows_is_refused():
+def test_a_client_with_too_many_rows_is_refused(monkeypatch):
     """Nothing of it is kept, and the terms are settled once it has come with fewer."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", 2**20)
     enrolment = Enrolment(THREE, None)
     most = (2**31 - 1) // 3
     enrolment.hello(0, hello(4))
@@ -81,10 +83,20 @@ def test_a_client_with_too_many_rows_is_refused():
         assert caught.value.hint
         assert enrolment.missing() == [1]
         assert enrolment.terms is None
+    assert enrolment.hello(1, hello(5)).rows == (4, 5, 4)
+
+
+def test_rows_of_more_slices_than_a_holding_lists_are_refused():
+    most = 8 * HOLDING_BYTES * slice_rows(make_session(THREE, (1, 1, 1), b"", b""))
+    assert most < (2**31 - 1) // 3
+    Enrolment(THREE, None).hello(0, hello(most))
+    with pytest.raises(Refused, match=f"{most} at most"):
+        Enrolment(THREE, None).hello(0, hello(most + 1))
 
 
 def test_unusable_terms_are_never_settled(monkeypatch):
     monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "MOST_SLICES", 2**40)
     enrolment = Enrolment(THREE, None)
     enrolment.hello(0, hello(5))
     enrolment.hello(2, hello(5))

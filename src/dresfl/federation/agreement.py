@@ -1,7 +1,8 @@
 """What all parties must hold alike before they begin, and the session that follows from it.
 
-Every party writes the agreement down for itself, from its own configuration; only its digest travels. Row counts and
-nonces become known when the parties meet: the agreement, they, and nothing else, make the session.
+Every party writes the agreement down for itself, from its own configuration, and a client shows its own in its Hello:
+if they differ, the coordinator can say where. Row counts and nonces become known when the parties meet: the agreement,
+they, and nothing else, make the session.
 """
 
 import hashlib
@@ -15,10 +16,11 @@ from typing import final
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
-from dresfl.protocol import Session, most_client_rows
+from dresfl.protocol import Session, most_client_rows, slice_rows
 from dresfl.quantize import Quantizer
 
 FORMAT = "dresfl agreement 2"
+MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
 
 @final
@@ -94,8 +96,9 @@ class Agreement:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     def check_row_count(self, rows: int) -> None:
-        """A coordinator's check of a client: all together fit a session, whatever rows the others have."""
-        most = most_client_rows(self.parameters)
+        """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
+        sample = make_session(self, (1,) * self.num_clients, b"", b"")
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",

@@ -58,6 +58,7 @@ class GrpcClient:
         self._work: asyncio.Queue[Work] = asyncio.Queue()
         self._dealing: asyncio.Queue[Work] = asyncio.Queue()
         self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
+        self._wake_at: float | None = None
         self._changed = asyncio.Event()
         self._final: Task | None = None
 
@@ -127,7 +128,9 @@ class GrpcClient:
                     raise action.error
                 case Leave():
                     self._final = action.final
-        self._changed.set()
+        if self._final is not None or self.machine.wake_at != self._wake_at:
+            self._wake_at = self.machine.wake_at
+            self._changed.set()
 
     async def _read(self, stream: CoordinatorStream) -> None:
         weights = WeightReceiver()
@@ -148,9 +151,8 @@ class GrpcClient:
         """Tell the machine when its time has come; end when it has left."""
         while self._final is None:
             self._changed.clear()
-            at = self.machine.wake_at
             try:
-                async with asyncio.timeout_at(at):
+                async with asyncio.timeout_at(self._wake_at):
                     await self._changed.wait()
             except TimeoutError:
                 self._carry_out(self.machine.tick(self._loop.time()))

@@ -90,14 +90,15 @@ class GrpcCoordinator:
         self._open: set[Connection] = set()
         self._newest: dict[int, Connection] = {}  # each client's; only the machine's thread looks at them
         self._failed = False  # only the machine's thread looks at it
+        self._told_wake_at: float | None = None  # likewise
         self._sender = WeightSender()
         self._machine = ThreadPoolExecutor(1, "machine")
         self._disk = ThreadPoolExecutor(2, "spool")
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # who is stopped asks no more
-        self._patience: float | None = None
-        self._patience_changed = asyncio.Event()
+        self._wake_at: float | None = None
+        self._wake_at_changed = asyncio.Event()
         self.refusals = 0
 
     async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> None:
@@ -143,13 +144,14 @@ class GrpcCoordinator:
         if self._failed:
             return
         try:
-            calls = self._calls(handle())
-            patience = self._host.patience
+            calls, wake_at = self._calls(handle()), self._host.machine.wake_at
         except BaseException as error:
             self._failed = True
             self._loop.call_soon_threadsafe(self._end, error)
             return
-        self._loop.call_soon_threadsafe(self._carry_out, calls, patience)
+        if calls or wake_at != self._told_wake_at:  # most answers change nothing
+            self._told_wake_at = wake_at
+            self._loop.call_soon_threadsafe(self._carry_out, calls, wake_at)
 
     def _calls(self, actions: list[OnNetwork]) -> list[Callable[[], None]]:
         """In the machine's thread: actions as calls upon the connections that clients have at this moment."""
@@ -171,9 +173,10 @@ class GrpcCoordinator:
                     calls.append(functools.partial(connection.close, action.error))
         return calls
 
-    def _carry_out(self, calls: list[Callable[[], None]], patience: float | None) -> None:
-        self._patience = patience
-        self._patience_changed.set()
+    def _carry_out(self, calls: list[Callable[[], None]], wake_at: float | None) -> None:
+        if wake_at != self._wake_at:
+            self._wake_at = wake_at
+            self._wake_at_changed.set()
         for call in calls:
             call()
 
@@ -187,11 +190,12 @@ class GrpcCoordinator:
             self._over.set_exception(error)
 
     async def _keep_time(self) -> None:
+        """Tell the machine when its time has come. The host and the loop have the same clock."""
         while True:
-            self._patience_changed.clear()
+            self._wake_at_changed.clear()
             try:
-                async with asyncio.timeout(self._patience):
-                    await self._patience_changed.wait()
+                async with asyncio.timeout_at(self._wake_at):
+                    await self._wake_at_changed.wait()
             except TimeoutError:
                 await self._event(self._host.tick)
 

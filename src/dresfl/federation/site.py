@@ -86,7 +86,7 @@ class Site:
     ) -> None:
         """introduce: what this client brings: its rows, its part of a nonce, and the sharing that it holds.
 
-        challenge: fresh bytes that the coordinator must sign; a runtime that signs whole letters needs none.
+        challenge: fresh bytes that the coordinator must sign; a runtime that signs whole bundles needs none.
         """
         self._agreement, self._roster, self.index = agreement, roster, index
         self._introduce, self._make_challenge = introduce, challenge

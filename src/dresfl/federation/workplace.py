@@ -115,10 +115,9 @@ class Workplace:
             self._slices = None
         table, damage = self._store.table(session, self.index, look)
         self._session, self._table = session, table
-        if not look:
-            return Membership(session, [set() for _ in range(session.num_clients)])
-        self._sealed_slices.keep_own()
-        table.flush()
+        if look:
+            self._sealed_slices.keep_own()
+            table.flush()
         missing = [set(missing_slices(session, dealer, table)) for dealer in range(session.num_clients)]
         return Membership(session, missing, tuple(damage))
 

@@ -88,7 +88,7 @@ class Share:
 @final
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The server's request for one round: the integer weights (P,)."""
+    """The coordinator's request for one round: the integer weights (P,)."""
 
     round_number: int
     weights: Tensor

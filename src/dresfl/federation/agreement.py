@@ -1,7 +1,7 @@
 """What all parties must hold alike before they begin, and the session that follows from it.
 
-Every party writes the agreement down for itself, from its own configuration; only its digest travels. Row counts and
-nonces become known when the parties meet: the agreement, they, and nothing else, make the session.
+Every party writes the agreement down for itself, from its own configuration. A client sends it to the coordinator, who
+compares. Row counts and nonces become known when the parties meet. They and the agreement alone make the session.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ import torch
 
 from dresfl.deploy import settings as config
 from dresfl.deploy.rows import own_rows, read_npz
-from dresfl.deploy.settings import ClientConfig, CoordinatorConfig, Keys, SiteData
+from dresfl.deploy.settings import ClientConfig, ClientData, CoordinatorConfig, Keys
 from dresfl.errors import DataError, IdentityError, UsageError
 from dresfl.experiments.config import to_toml
 from dresfl.experiments.prepare import prepare
@@ -28,7 +28,7 @@ KINDS = (
     config.Test,
     config.CoordinatorConfig,
     config.Connecting,
-    config.SiteData,
+    config.ClientData,
     config.ClientConfig,
 )
 
@@ -86,7 +86,7 @@ def test_unknown_and_missing_keys(tmp_path: Path, trial: Path) -> None:
         config.load_settings(ClientConfig, tmp_path / "site.toml")
     assert "threads" in raised.value.hint
     with pytest.raises(UsageError, match="either a file or a dataset"):
-        SiteData()
+        ClientData()
     with pytest.raises(UsageError, match="list of integers"):
         config.parse(config.AgreedModel, {"layers": [], "input_shape": 5})
 
@@ -105,7 +105,7 @@ AGREEMENT = Agreement((Dense(3),), (4,), num_clients=3, rounds=1)
 def test_rows_of_an_archive(tmp_path: Path) -> None:
     inputs, labels = np.linspace(0, 1, 20).reshape(5, 4), np.array([0, 1, 2, 1, 0])
     np.savez(tmp_path / "rows.npz", inputs=inputs, labels=labels)
-    integers, targets = own_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+    integers, targets = own_rows(ClientData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
     assert integers.tolist() == np.round(16 * inputs.astype(np.float32)).astype(int).tolist()
     assert targets.argmax(1).tolist() == labels.tolist()
 
@@ -123,7 +123,7 @@ def test_rows_of_an_archive(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit(tmp_path: Path, inputs: np.ndarray, labels: list[float], reason: str) -> None:
     np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(labels))
     with pytest.raises(DataError, match=reason):
-        own_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+        own_rows(ClientData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
 
 
 def test_archives_that_are_none(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ VERSION = 2
 TEXT_BYTES = 1000  # the longest text in a message
 AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = 2**16  # 524,288 slices of one dealer: half a terabyte
-HEAD_BYTES = 64  # no message has more before its payload
+HEAD_BYTES = 96  # no message has more before its payload: a Hello has 86
 
 _HELLO = struct.Struct("<BI32s32s16s")
 _SIGNATURE = struct.Struct("<64s")

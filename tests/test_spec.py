@@ -662,13 +662,81 @@ def test_batches_are_the_packages() -> None:
     assert drawn(list(rows), 7, 2, 2**40, 4) == [list(pair) for pair in pairs]
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_who_answers_in_a_simulation(seed: int) -> None:
+    """Domains 5, 6 and 8 of section 13: rates, absences, and the order of arrival."""
+    from dresfl.runtimes.local import paper
+
+    clients, key = 20, public_key(seed)
+
+    def uniform(domain: str, index: int, j: int) -> float:
+        return (word(key, domain, index, j) + 0.5) / 2**32
+
+    high, low = (
+        float(number) for number in re.findall(r"rate i is ([\d.]+) if u_\{2i\} < ½, else ([\d.]+) ·", SPEC)[0]
+    )
+    rates = [
+        high if uniform("dropout_rates", 0, 2 * i) < 0.5 else low * uniform("dropout_rates", 0, 2 * i + 1)
+        for i in range(clients)
+    ]
+    found = paper(clients, seed)
+    assert found.rates == tuple(rates)
+    for number in (0, 1, 33):
+        present = [i for i in range(clients) if uniform("dropouts", number, i) >= rates[i]]
+        assert found.answering(number) == sorted(present, key=lambda i: (word(key, "arrivals", number, i), i))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.25])
+def test_integer_rows(shift: float) -> None:
+    """Section 14: halves to even, and one-hot targets."""
+    import numpy as np
+    import torch
+
+    from dresfl.data import DataSet
+    from dresfl.data.rows import integer_rows
+    from dresfl.quantize import Quantizer
+
+    reals = [k / 64 for k in range(65)] + [0.1, 1 / 3, 0.7]
+    inputs = np.array(reals, np.float32).reshape(-1, 1, 1, 1)
+    labels = np.arange(len(reals)) % 3
+    rows, targets = integer_rows(DataSet(inputs, labels, 3, "any"), Quantizer(4, shift), np.arange(len(reals)))
+    assert rows.flatten().tolist() == [round(2**4 * (float(x) + shift)) for x in inputs.flatten()]
+    assert targets.equal(torch.tensor([[int(y == c) for c in range(3)] for y in labels.tolist()], dtype=torch.int32))
+
+
+def test_the_range_of_decoded_values() -> None:
+    """Section 5's value moduli, and section 14's range: the headroom is the fewest largest moduli above 2^20."""
+    from dresfl.federation import Agreement, make_session
+    from dresfl.model import Dense, Square
+
+    for units, batch in (((4,), 64), ((1100, 1000), 64), ((32, 32), 20_000)):
+        layers = [layer for size in units for layer in (Dense(size), Square())]
+        agreement = Agreement((*layers, Dense(10)), (784,), num_clients=40, rounds=5, batch_size=batch)
+        field = make_session(agreement, (7,) * 40, b"", b"").field
+        kept = list(field.moduli)
+        headroom = 1
+        while headroom < 2**20:
+            headroom *= kept.pop()
+        assert field.value_bound == (math.prod(kept) - 1) // 2
+
+
+def test_the_most_rows_of_a_client() -> None:
+    from dresfl.coding import CodeParameters
+    from dresfl.protocol import most_client_rows
+
+    assert "⌊min(2^31 − 1, ⌊(2^62 − 1) / B⌋) / N⌋ rows at most" in SPEC
+    for clients, batch in ((3, 64), (20, 2**40)):
+        most = min(2**31 - 1, (2**62 - 1) // batch) // clients
+        assert most_client_rows(CodeParameters(clients, batch_size=batch)) == most
+
+
 def test_limits() -> None:
     """The formulas of section 11, as the page writes them."""
     from dresfl.federation import Agreement, largest_message, make_session, most_sealed_bytes
     from dresfl.model import Dense
     from dresfl.protocol import slice_rows
 
-    formula = re.search(r"message, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
+    formula = re.search(r"message, either way \| (\d+ \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)
     assert formula
     assert sealed

@@ -114,6 +114,7 @@ class Workplace:
         if self._session is None or self._session.session_id != session.session_id:
             self._slices = None
         table, damage = self._store.table(session, self.index, look)
+        self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
         self._session, self._table = session, table
         if look:
             self._sealed_slices.keep_own()

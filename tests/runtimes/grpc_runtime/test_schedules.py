@@ -26,9 +26,10 @@ from consortium import OPTIMIZER, Consortium
 from dresfl.errors import DresError
 from dresfl.federation import RoundTiming, Workplace
 from dresfl.model import weights_sha256
-from dresfl.protocol import RoundRecord, Training, Session, Task, slices
+from dresfl.protocol import RoundRecord, Session, Task, Training, slices
 from dresfl.runtimes.grpc_runtime import ConnectSettings, GrpcClient
 from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 from .federation import LIMIT, Events, Network, within
 from .proxy import Proxy, broken, dropped, flipped, garbage

@@ -19,8 +19,8 @@ HOW_TO = (ROOT / "docs" / "how-to" / "run-on-real-machines.md").read_text(encodi
 # heading -> the dataclass of its top level, and those of its tables
 PARTS: dict[str, dict[str, type]] = {
     "agreement.toml": {"": config.AgreementFile, "model": config.AgreedModel, "federation": config.AgreedFederation},
-    "fed.toml": {"": config.ServerConfig, "network": config.Listening, "test": config.Test},
-    "site.toml": {"": config.SiteConfig, "network": config.Connecting, "data": config.SiteData},
+    "fed.toml": {"": config.CoordinatorConfig, "network": config.Listening, "test": config.Test},
+    "site.toml": {"": config.ClientConfig, "network": config.Connecting, "data": config.ClientData},
 }
 ELSEWHERE = {"keys", "optimizer"}  # a section and a page of their own
 
@@ -72,8 +72,8 @@ def files() -> list[dict[str, Any]]:
 def test_the_files_of_the_how_to() -> None:
     agreement, fed, site = files()
     assert parse(config.AgreementFile, agreement).rounds == 200
-    assert parse(config.ServerConfig, fed).network.listen.endswith(":7443")
-    assert parse(config.SiteConfig, site).network.server.endswith(":7443")
+    assert parse(config.CoordinatorConfig, fed).network.listen.endswith(":7443")
+    assert parse(config.ClientConfig, site).network.server.endswith(":7443")
 
 
 def test_an_agreement_can_be_planned(tmp_path: Path) -> None:

@@ -5,7 +5,11 @@ The command line prints `error:` from the message and `hint:` from `hint`, and e
 
 
 class DresError(Exception):
-    """Anything a user, a peer or a disk can cause. `hint` says what to do about it."""
+    """Anything a user, a peer or a disk can cause. `hint` says what to do about it.
+
+    >>> DresError("no rows", "give some").hint == "give some"
+    True
+    """
 
     exit_code = 1
 
@@ -15,17 +19,29 @@ class DresError(Exception):
 
 
 class UsageError(DresError):
-    """A wrong option, configuration key, or combination of settings."""
+    """A wrong option, configuration key, or combination of settings.
+
+    >>> UsageError("rounds must be at least 1, not 0").exit_code == 2
+    True
+    """
 
     exit_code = 2
 
 
 class InfeasiblePlan(UsageError):
-    """Theorem 1 does not hold: D + deg(g)(K+T−1) + 1 ≤ N fails for every D ≥ 0."""
+    """Theorem 1 does not hold: D + deg(g)(K+T−1) + 1 ≤ N fails for every D ≥ 0.
+
+    >>> issubclass(InfeasiblePlan, UsageError)
+    True
+    """
 
 
 class DataError(DresError):
-    """A data set that is missing, malformed, or not fit for training."""
+    """A data set that is missing, malformed, or not fit for training.
+
+    >>> DataError("client 3: empty").exit_code == 1
+    True
+    """
 
 
 class FieldError(DresError):
@@ -49,7 +65,11 @@ class Refused(DresError):
 
 
 class TooFewAnswers(DresError):
-    """Fewer than R answers: the polynomial cannot be interpolated."""
+    """Fewer than R answers: the polynomial cannot be interpolated.
+
+    >>> TooFewAnswers("8 of 20 answered, 9 needed").exit_code == 3
+    True
+    """
 
     exit_code = 3
 
@@ -63,8 +83,16 @@ class StoreError(DresError):
 
 
 class ModelError(DresError):
-    """A model file that cannot be read: damaged, altered, or of a format that is not known."""
+    """A model file that cannot be read: damaged, altered, or of a format that is not known.
+
+    >>> issubclass(ModelError, DresError)
+    True
+    """
 
 
 class CheckpointError(DresError):
-    """A checkpoint that cannot be read, or that belongs to another run."""
+    """A checkpoint that cannot be read, or that belongs to another run.
+
+    >>> issubclass(CheckpointError, DresError)
+    True
+    """

@@ -32,7 +32,7 @@ def parties(dresfl: Run) -> None:
 def create(dresfl: Run, *names: str, out: str = "roster.json", maker: str = "h-1") -> Result:
     cards = [f"{name}/{name}.card.json" for name in names or ("h-1", "h-2")]
     return dresfl(
-        "roster", "create", *cards, "--server", "hub/hub.card.json", "--sign-with", maker, "--out", out, "--json"
+        "roster", "create", *cards, "--coordinator", "hub/hub.card.json", "--sign-with", maker, "--out", out, "--json"
     )
 
 
@@ -107,7 +107,7 @@ def test_ca_refuses(dresfl: Run, parties: None):
 def test_create_add_verify(dresfl: Run, parties: None):
     made = json.loads(create(dresfl).stdout)
     assert [client["name"] for client in made["clients"]] == ["h-1", "h-2"]
-    assert made["server"]["name"] == "hub"
+    assert made["coordinator"]["name"] == "hub"
     more = ("h-3/h-3.card.json", "--sign-with", "h-1", "--out", "roster-2.json", "--json")
     grown = json.loads(dresfl("roster", "add", "roster.json", *more).stdout)
     assert grown["clients"][:2] == made["clients"]
@@ -120,9 +120,9 @@ def test_create_add_verify(dresfl: Run, parties: None):
     assert json.loads(checked.stdout) == grown
     assert "h-3 is client 2" in checked.stderr
     checked = dresfl("roster", "verify", "roster.json", "--card", "hub/hub.card.json")
-    assert "hub is the server" in checked.stderr
+    assert "hub is the coordinator" in checked.stderr
     assert f'roster_sha256 = "{made["sha256"]}"' in checked.stdout
-    for party in (made["server"], *made["clients"]):
+    for party in (made["coordinator"], *made["clients"]):
         assert party["fingerprint"] in checked.stdout
     assert re.search(f"roster's fingerprint: {FINGERPRINT}", checked.stdout)
 

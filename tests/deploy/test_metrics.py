@@ -11,7 +11,7 @@ import pytest
 from consortium import Consortium
 from dresfl.deploy.metrics import serve_metrics
 from dresfl.errors import UsageError
-from runtimes.grpc_runtime.federation import Events, Network
+from runtimes.grpc_runtime.federation import Events, Network, stop
 
 
 def get(port: int, path: str) -> str:
@@ -23,25 +23,26 @@ def test_health_and_metrics(tmp_path: Path) -> None:
     async def run() -> None:
         network = Network(Consortium(tmp_path))
         coordinator = await network.start_coordinator()
-        events = Events()
-        assert network.coordinator is not None
-        with serve_metrics("127.0.0.1:0", network.coordinator, events.log):
+        events, refusals = Events(), [0]
+        with serve_metrics("127.0.0.1:0", network.machine, lambda: refusals[0], events.log):
             port = events.of("metrics")[0]["port"]
             before = json.loads(await asyncio.to_thread(get, port, "/health"))
             assert before == {"connected": 0, "ready": 0, "round": None}
-            sites = network.start_clients()
+            clients = network.start_clients()
+            refusals[0] = 3
             async with network.pause_after(4):
                 text = await asyncio.to_thread(get, port, "/metrics")
                 state = json.loads(await asyncio.to_thread(get, port, "/health"))
-            await asyncio.gather(*sites.values())
-            await coordinator
+            await network.finish(coordinator, clients)
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 await asyncio.to_thread(get, port, "/else")
         assert state["round"] == 5
+        assert state["connected"] == state["ready"] == 6
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert float(values["dresfl_round"]) == 5
         assert float(values["dresfl_answers_total"]) >= 5 * 5
         assert float(values["dresfl_relayed_bytes_total"]) > 0
+        assert float(values["dresfl_refusals_total"]) == 3
 
     asyncio.run(run())
 
@@ -51,11 +52,11 @@ def test_none_unless_asked_for(tmp_path: Path) -> None:
         network = Network(Consortium(tmp_path))
         coordinator = await network.start_coordinator()
         events = Events()
-        assert network.coordinator is not None
-        with serve_metrics("", network.coordinator, events.log):
+        with serve_metrics("", network.machine, lambda: 0, events.log):
             assert not events.lines
-        with pytest.raises(UsageError, match="cannot serve"), serve_metrics("nowhere", network.coordinator, events.log):
+        nowhere = serve_metrics("nowhere", network.machine, lambda: 0, events.log)
+        with pytest.raises(UsageError, match="cannot serve"), nowhere:
             pass
-        coordinator.cancel()
+        await stop(coordinator)
 
     asyncio.run(run())

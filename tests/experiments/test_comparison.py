@@ -85,7 +85,8 @@ def test_a_run_is_its_rounds_one_by_one(monkeypatch, method):
     assert curve.mean_survivors == sum(counts) / 30
     assert curve.skipped_rounds == counts.count(0)
     draws = Draws(run, method)
-    training = baselines.Training(problem, baselines.initial_state(problem, PublicStream(0)), inputs.float(), labels)
+    start = baselines.initial_state(problem, PublicStream(0))
+    training = baselines.BaselineTraining(problem, start, inputs.float(), labels)
     training.play(draws.turns(range(config.rounds)))
     assert torch.equal(training.state.weights, state.weights)
 

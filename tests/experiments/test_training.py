@@ -12,12 +12,12 @@ import sys
 import pytest
 import torch
 
-from dresfl import quantize
 from dresfl.errors import CheckpointError, DataError, DresError, UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import Prepared, prepare
 from dresfl.experiments.training import train
 from dresfl.protocol import Training
+from dresfl.protocol import round as protocol_round
 from dresfl.storage import run_folder
 from dresfl.storage.model_file import read_model
 from dresfl.storage.run_folder import clear_run, read_metrics, read_summary
@@ -210,14 +210,14 @@ def interrupt_in_evaluation(monkeypatch, at):
 
 
 def interrupt_in_step(monkeypatch, at):
-    real = quantize.stochastic_round
+    real = protocol_round.stepped_integers
 
-    def interrupted(values, noise, calls=iter(range(100))):
+    def interrupted(*arguments, calls=iter(range(100))):
         if next(calls) == 5:
             raise KeyboardInterrupt
-        return real(values, noise)
+        return real(*arguments)
 
-    monkeypatch.setattr(quantize, "stochastic_round", interrupted)
+    monkeypatch.setattr(protocol_round, "stepped_integers", interrupted)
     return {}
 
 

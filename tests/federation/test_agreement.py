@@ -50,7 +50,7 @@ def test_the_bytes_are_canonical_json():
     assert json.dumps(described, sort_keys=True, separators=(",", ":")).encode() == encoded
     assert hashlib.sha256(encoded).digest() == BASE.digest
     assert described["layers"][0] == {"kind": "dense", "units": 3, "weight_bits": None, "init": None}
-    assert described["format"] == "dresfl agreement 1"
+    assert described["format"] == "dresfl agreement 2"
     assert replace(BASE, input_bound=2, shift=0).encode() == replace(BASE, input_bound=2.0, shift=0.0).encode()
 
 

@@ -79,7 +79,7 @@ def test_decode_undoes_encode(drawn):
 def test_the_header_is_version_kind_session(drawn):
     session, message = drawn
     data = message.encode(session)
-    assert data[:2] == bytes([1, {Share: 1, Task: 2, Answer: 3}[type(message)]])
+    assert data[:2] == bytes([2, {Share: 1, Task: 2, Answer: 3}[type(message)]])
     assert data[2:18] == (session.sharing_id if isinstance(message, Share) else session.session_id)
 
 

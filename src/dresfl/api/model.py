@@ -74,7 +74,7 @@ class Model:
         return outputs
 
     def save(self, path: str | Path) -> None:
-        """Write the model as one file; docs/reference/model-file.md describes it."""
+        """Write the model as one safetensors file, with all that a prediction needs."""
         write_model(Path(path), self._stored)
 
     @classmethod
@@ -111,7 +111,14 @@ def load_model(path: str | Path) -> Model:
 
 @final
 class TorchModel(nn.Module):
-    """The network in torch: inputs (m, ...) are rounded as the clients' were, then taken through the real weights."""
+    """The network in torch: inputs (m, ...) are rounded as the clients' were, then taken through the real weights.
+
+    >>> import dresfl as dr
+    >>> network = dr.mlp((3, 2), input_bits=4, weight_bits=10)
+    >>> module = dr.simulate(network, [([[1.0, 0.0, 0.5]], [1])] * 3, rounds=2).model.to_torch()
+    >>> [name for name, _ in module.named_parameters()] == ["layers.0.weight", "layers.0.bias"]
+    True
+    """
 
     def __init__(self, stored: StoredModel) -> None:
         super().__init__()

@@ -5,8 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
-from dresfl.coding import CodeParameters
-from dresfl.coding.lagrange import recovery_threshold
+from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field

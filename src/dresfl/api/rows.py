@@ -39,7 +39,7 @@ def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.floa
             f"{name}: inputs are {inputs.dtype} of shape {inputs.shape}, wanted numbers of shape (rows, *{wanted})",
             "one row is inputs[:1], not inputs[0]; images have their channels last",
         )
-    return np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
+    return np.ascontiguousarray(inputs.reshape(len(inputs), network.input_size), dtype=np.float32)
 
 
 def check_range(data: DataSet, network: Network, shift: float) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import final, get_args
 
 import numpy as np
 import torch
@@ -84,7 +84,11 @@ def simulate(
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
     code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
-    _check(rounds=rounds, evaluate_every=evaluate_every, threads=threads + 1)
+    for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, not {value}")
+    if engine not in get_args(Engine):
+        raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
     if classes and len(classes) != network.num_classes:
         raise UsageError(f"{len(classes)} classes are named, but the network ends in {network.num_classes} values")
     if dropouts is not None and len(dropouts.rates) != len(clients):
@@ -130,12 +134,6 @@ def check_device(device: str) -> str:
     return device
 
 
-def _check(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}")
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Simulation:
@@ -159,33 +157,33 @@ class Simulation:
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
         """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
         network = self.session.network
-        server = Training(self.session, self.optimizer, self.rounds)
-        federation = LocalFederation(self.session, server, self.data, self.dropouts, self.engine)
+        training = Training(self.session, self.optimizer, self.rounds)
+        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine)
         with RunRecorder(
-            server, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
+            training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
         ) as recorder:
             self._play(federation, recorder, watch)
             summary = summarise(
-                server,
+                training,
                 recorder.progress,
                 name=self.name,
                 engine=self.engine,
                 reliable_clients=self.dropouts.num_reliable,
                 test_rows=self.test_rows,
             )
-            model = StoredModel(network, server.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
+            model = StoredModel(network, training.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 
     def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop."""
-        server, progress = federation.training, recorder.progress
+        training, progress = federation.training, recorder.progress
         stops = self.evaluate_every, self.checkpoint_every
-        whole = True  # whether the server, the counters and the metrics agree
+        whole = True  # whether the training, the counters and the metrics agree
         try:
-            while not server.done:
+            while not training.done:
                 whole = False
-                played = federation.run_rounds(min(every - server.round_number % every for every in stops))
+                played = federation.run_rounds(min(every - training.round_number % every for every in stops))
                 for record, answers in played[:-1]:
                     recorder.count(record, answers)
                     watch(progress, record, answers)
@@ -194,7 +192,7 @@ class Simulation:
                 recorder.measure(record)
                 whole = True
                 watch(progress, record, answers)
-                if server.round_number % self.checkpoint_every == 0 and not server.done:
+                if training.round_number % self.checkpoint_every == 0 and not training.done:
                     recorder.checkpoint()
         except KeyboardInterrupt:
             if whole:

@@ -3,24 +3,3 @@
 from .blocks import BLOCK_ROUNDS, BaselineTraining, Turn
 from .relu_network import LOSSES, Loss, client_gradients, mean_gradient, outputs, row_losses
 from .rounds import METHODS, Answers, Method, Problem, State, advance, initial_state, next_state, shares
-
-__all__ = [
-    "BLOCK_ROUNDS",
-    "LOSSES",
-    "METHODS",
-    "Answers",
-    "BaselineTraining",
-    "Loss",
-    "Method",
-    "Problem",
-    "State",
-    "Turn",
-    "advance",
-    "client_gradients",
-    "initial_state",
-    "mean_gradient",
-    "next_state",
-    "outputs",
-    "row_losses",
-    "shares",
-]

@@ -30,7 +30,7 @@ def keygen(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the keys; made with mode 0700.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="For a server and an existing authority: a host name or address to request."),
+        typer.Option(help="For a coordinator and an existing authority: a host name or address to request."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,7 +76,7 @@ def ca_init(
 @ca.command(
     "sign",
     epilog="Examples: `dresfl ca sign ca hospital-1.csr.pem --out hospital-1.cert.pem`; for the coordinator "
-    "`dresfl ca sign ca hub.csr.pem --out hub.cert.pem --server fl.example.org --server 192.0.2.7`",
+    "`dresfl ca sign ca hub.csr.pem --out hub.cert.pem --coordinator fl.example.org`",
 )
 def ca_sign(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")],
@@ -85,7 +85,12 @@ def ca_sign(
     days: Annotated[int, typer.Option(help="How long the certificate lasts.")] = 365,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="The coordinator's host name or address; without it: a client only."),
+        typer.Option(
+            "--coordinator",
+            "--server",
+            metavar="HOST",
+            help="The coordinator's host name or address; without it: a client only.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,12 +107,12 @@ def ca_sign(
 
 @roster.command(
     "create",
-    epilog="Example: `dresfl roster create hospital-*.card.json --server hub.card.json --sign-with keys "
+    epilog="Example: `dresfl roster create hospital-*.card.json --coordinator hub.card.json --sign-with keys "
     "--out roster.json`",
 )
 def roster_create(
     cards: Annotated[list[Path], typer.Argument(metavar="CARDS…", help="The clients' cards, in the order to keep.")],
-    server: Annotated[Path, typer.Option(metavar="CARD", help="The coordinator's card.")],
+    server: Annotated[Path, typer.Option("--coordinator", "--server", metavar="CARD", help="The coordinator's card.")],
     sign_with: SignWith,
     out: RosterOut,
     as_json: JsonOption = False,
@@ -168,18 +173,18 @@ def roster_verify(
     found = Roster.load(path, sha256)
     if card is not None:
         mine = Card.load(card).member
-        place = "the server" if mine == found.server else f"client {found.index_of(mine)}"
+        place = "the coordinator" if mine == found.server else f"client {found.index_of(mine)}"
         display.note(f"{mine.name} is {place}, with the keys of {card}")
     _show_roster(found, path, as_json)
 
 
 def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
     if as_json:
-        parties = {"server": _party(shown.server), "clients": [_party(member) for member in shown.members]}
+        parties = {"coordinator": _party(shown.server), "clients": [_party(member) for member in shown.members]}
         digests = {"roster": str(path), "sha256": shown.digest, "fingerprint": shown.fingerprint}
         print(json.dumps({**digests, "maker": _party(shown.maker.member), **parties}, indent=2))
         return
-    listed = [("server", shown.server), *((f"client {i}", member) for i, member in enumerate(shown.members))]
+    listed = [("coordinator", shown.server), *((f"client {i}", member) for i, member in enumerate(shown.members))]
     display.print_table(
         f"{path}: made and signed by {shown.maker.member.name}",
         ["place", "name", "fingerprint"],

@@ -2,5 +2,3 @@
 
 from .lagrange import LagrangeCode, recovery_threshold
 from .parameters import CodeParameters
-
-__all__ = ["CodeParameters", "LagrangeCode", "recovery_threshold"]

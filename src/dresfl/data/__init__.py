@@ -9,22 +9,3 @@ from .partition import Partition, dirichlet, iid, label_sorted, partition
 from .pieces import map_rows
 from .rows import flat_inputs, integer_rows, integer_type
 from .sources import Source, data_set_label, image_source, load, sources
-
-__all__ = [
-    "DataSet",
-    "Partition",
-    "Source",
-    "Split",
-    "data_set_label",
-    "dirichlet",
-    "flat_inputs",
-    "iid",
-    "image_source",
-    "integer_rows",
-    "integer_type",
-    "label_sorted",
-    "load",
-    "map_rows",
-    "partition",
-    "sources",
-]

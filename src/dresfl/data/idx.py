@@ -70,6 +70,6 @@ def _shape(header: bytes, num_axes: int, path: Path) -> tuple[int, ...]:
     if len(header) != 4 + 4 * num_axes:
         raise damaged(path, "ends within its header")
     shape = struct.unpack(f">{num_axes}I", header[4:])
-    if 0 in shape:  # beside a zero, any other size would pass for an empty array
+    if 0 in shape:  # with a zero among them, any other size would pass for an empty array
         raise damaged(path, f"has the empty shape {shape}")
     return shape

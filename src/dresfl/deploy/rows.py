@@ -12,10 +12,10 @@ from dresfl.data import DataSet, flat_inputs, integer_rows, load, partition
 from dresfl.errors import DataError
 from dresfl.federation import Agreement
 
-from .settings import SiteData, Test
+from .settings import ClientData, Test
 
 
-def own_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
+def own_rows(data: ClientData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
     """The integer inputs (m,F) and one-hot targets (m,C) that a client shares, checked against the agreement."""
     if data.file:
         own = read_npz(Path(data.file), agreement.network.num_classes)

@@ -158,7 +158,7 @@ class Connecting:
 
 @final
 @dataclass(frozen=True)
-class SiteData:
+class ClientData:
     """A client's own rows: an .npz file with `inputs` and `labels`; or, for trials, its part of a known data set."""
 
     file: str = ""
@@ -181,7 +181,7 @@ class ClientConfig:
     folder: str  # the client's store: its secret and its shares
     keys: Keys
     network: Connecting
-    data: SiteData
+    data: ClientData
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     model: str = ""  # where to write the final weights; empty: nowhere

@@ -70,7 +70,7 @@ def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
             f"note: only {reliable} of {session.num_clients} clients are reliable and {session.recovery_threshold} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
-    for warning in warnings(session.network, prepared.config.federation):
+    for warning in warnings(session.network, session.parameters):
         note(f"note: {warning}")
 
 

@@ -9,5 +9,3 @@ from .settings import Features
 from .split import Watch, extract_features
 from .transforms import transformed
 from .vgg import VGG19, load_vgg19
-
-__all__ = ["Features", "Watch", "extract_features", "transformed", "only_one", "VGG19", "load_vgg19"]

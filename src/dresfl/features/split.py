@@ -165,7 +165,7 @@ def _cache_folder(folder: Path | None) -> Path | None:
 
 
 def _all_transformed(rows: npt.NDArray[np.floating], settings: Features) -> npt.NDArray[np.float32]:
-    """`transformed` piece by piece, so that beside the result no more than a piece is in memory."""
+    """`transformed` piece by piece: memory holds the result and one piece."""
     out = np.empty(rows.shape, np.float32)
 
     def work(piece: slice) -> None:

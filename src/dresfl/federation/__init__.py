@@ -13,25 +13,3 @@ from .sealed_slices import SealedSlices, most_sealed_bytes, sealed_bytes
 from .site import NO_CHALLENGE, Site
 from .terms import NO_NONCE, Introduction, Terms
 from .workplace import Rows, Store, Workplace
-
-__all__ = [
-    "Agreement",
-    "Coordinator",
-    "CoordinatorSettings",
-    "Introduction",
-    "NO_CHALLENGE",
-    "NO_NONCE",
-    "RoundTiming",
-    "Rows",
-    "SealedSlices",
-    "Site",
-    "Store",
-    "Terms",
-    "Windows",
-    "Workplace",
-    "largest_message",
-    "make_session",
-    "most_sealed_bytes",
-    "sealed_bytes",
-    "sharing_nonce",
-]

@@ -7,7 +7,8 @@ For the run:
 
 For one client:
 
-    absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun --Ready--> ready --Done--> informed
+    absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
+    begun --first Holding--> joined --Ready--> ready --Done--> informed
 
 enrolment.py settles the terms, relay.py moves slices, opening.py knows who has answered a round. A runtime calls one
 method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
@@ -94,6 +95,7 @@ class _Client:
     hello_until: float
     hello: Hello | None = None
     begun: bool = False
+    joined: bool = False  # it has accepted the terms: only now is it asked for slices, or sent any
     ready: bool = False
 
 
@@ -270,7 +272,7 @@ class Coordinator:
             case Answered():
                 return self._answered(client, message, running, now)
             case Holding():
-                return [*relay.declare(client, message.dealer, message.held), *relay.due()]
+                return self._holds(client, state, message, running)
             case Slice():
                 return [*relay.dealt(client, message.peer, message.number, message.sealed), *relay.due()]
             case Ack():
@@ -314,10 +316,17 @@ class Coordinator:
         if state.hello is None:
             raise RuntimeError("a client that has not said Hello does not begin")
         state.begun = True
-        running.relay.client_came(client)
         begin = signed_begin(self._identity, self._roster, client, state.hello.challenge, running.terms)
-        done = [self._done(client, running)] if self._closing_until is not None else []
-        return [Send(client, begin), *done]
+        return [Send(client, begin)]
+
+    def _holds(self, client: int, state: _Client, message: Holding, running: _Running) -> list[Action]:
+        """A client says what it holds. Its first such message says that it has joined, and hears what comes now."""
+        relay, done = running.relay, list[Action]()
+        if not state.joined:
+            state.joined = True
+            relay.client_came(client)
+            done = [self._done(client, running)] if self._closing_until is not None else []
+        return [*done, *relay.declare(client, message.dealer, message.held), *relay.due()]
 
     def _rejected(self, client: int, message: Reject, relay: Relay) -> list[Action]:
         dropped, again = relay.reject(client, message.peer, message.number)
@@ -334,6 +343,8 @@ class Coordinator:
     def _became_ready(self, client: int, state: _Client, message: Ready, running: _Running, now: float) -> list[Action]:
         if message.sharing_id != running.session.sharing_id:
             raise MessageError("a Ready for another sharing came")
+        if state.ready:
+            raise MessageError("a second Ready came")
         state.ready = True
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
         if self._closing_until is not None:
@@ -368,6 +379,8 @@ class Coordinator:
             return self._next_round(now) if everybody else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
+            if answer.round_number != message.round_number:
+                raise MessageError(f"an answer to round {answer.round_number} came as one to {message.round_number}")
             record = running.training.receive(answer)
         except MessageError:
             self.counters.invalid += 1
@@ -415,7 +428,7 @@ class Coordinator:
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
-        return [self._done(client, self._settled) for client, state in self._clients.items() if state.begun]
+        return [self._done(client, self._settled) for client, state in self._clients.items() if state.joined]
 
     def _done(self, client: int, running: _Running) -> Action:
         final_task = Task(running.training.rounds, running.training.weights.cpu())

@@ -6,6 +6,7 @@ So an interrupted transfer continues where it was, memory is bounded by the wind
 part of it. What a receiver holds is known from itself alone, anew with every connection.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Relay:
         """stored: receiver, dealer and number of slices that an earlier start has left on the disk."""
         clients = range(session.num_clients)
         self._session, self._windows = session, windows
+        self._size = functools.cache(functools.partial(sealed_bytes, session))  # of a dealer and a number
         # No receiver can fill the disk for the others: each has its part of it.
         self._part = max(windows.sent_bytes, windows.stored_bytes // len(clients))
         self._lacking: list[list[set[int]]] = [[set() for _ in clients] for _ in clients]  # [dealer][receiver]
@@ -57,9 +59,6 @@ class Relay:
                 self._waiting[receiver][dealer, number] = False
                 self._taken[receiver] += self._size(dealer, number)
 
-    def _size(self, dealer: int, number: int) -> int:
-        return sealed_bytes(self._session, dealer, number)
-
     @property
     def stored_bytes(self) -> int:
         """Bytes of slices on the coordinator's disk."""
@@ -68,10 +67,11 @@ class Relay:
     # -- clients that come and go ----------------------------------------------------------------------------
 
     def client_came(self, client: int) -> None:
-        """A client has begun: it deals from now on, and will say what it holds."""
+        """A client has joined: it deals from now on, and says what it holds."""
         self.client_left(client)
         self._connected.add(client)
-        self._idle_dealers.discard(client)
+        for place in [place for place in self._rejects if client in place[:2]]:
+            del self._rejects[place]
 
     def client_left(self, client: int) -> None:
         """A client has gone: what was under way from it or to it has to be asked for, or sent, again."""
@@ -80,6 +80,7 @@ class Relay:
             self._lacking[client][receiver].add(number)
             self._taken[receiver] -= self._size(client, number)
         self._asked[client].clear()
+        self._idle_dealers.clear()  # there is room again
         self._declared[client].clear()
         for place in self._waiting[client]:
             self._waiting[client][place] = False
@@ -91,6 +92,8 @@ class Relay:
         count = num_slices(self._session, self._checked(dealer))
         if held.bit_length() > count:
             raise MessageError(f"client {receiver} says it holds slices that client {dealer} does not have")
+        if dealer == receiver and held.bit_count() < count:
+            raise MessageError(f"client {receiver} lacks slices of its own, which nobody else can deal")
         dropped: list[Action] = []
         for place in [place for place in self._waiting[receiver] if place[0] == dealer and held >> place[1] & 1]:
             dropped += self._forget(receiver, *place)
@@ -105,14 +108,12 @@ class Relay:
 
     def acknowledge(self, receiver: int, dealer: int, number: int) -> list[Action]:
         """The receiver has a slice on its disk."""
-        self._checked(dealer)
-        self._lacking[dealer][receiver].discard(number)
+        self._check_sent(receiver, dealer, number)
         return self._forget(receiver, dealer, number)
 
     def reject(self, receiver: int, dealer: int, number: int) -> tuple[list[Action], bool]:
         """A slice did not open at its receiver. Also says whether its dealer is asked again."""
-        if not self._waiting[receiver].get((self._checked(dealer), number)):
-            raise MessageError(f"client {receiver} rejects slice {number} of client {dealer}, which it was not sent")
+        self._check_sent(receiver, dealer, number)
         self._rejects[receiver, dealer, number] += 1
         again = self._rejects[receiver, dealer, number] <= _MOST_REJECTS
         if again:
@@ -120,9 +121,14 @@ class Relay:
         return self._forget(receiver, dealer, number), again
 
     def lost(self, receiver: int, dealer: int, number: int) -> list[Action]:
-        """The coordinator's disk has lost a slice: it is asked for again."""
-        self._lacking[dealer][receiver].add(number)
+        """The coordinator's disk has lost a slice: it is asked for again, if its receiver still waits for it."""
+        if (dealer, number) in self._waiting[receiver]:
+            self._lacking[dealer][receiver].add(number)
         return self._forget(receiver, dealer, number)
+
+    def _check_sent(self, receiver: int, dealer: int, number: int) -> None:
+        if not self._waiting[receiver].get((dealer, number)):
+            raise MessageError(f"client {receiver} speaks of slice {number} of client {dealer}, which it was not sent")
 
     def _forget(self, receiver: int, dealer: int, number: int) -> list[Action]:
         if (dealer, number) not in self._waiting[receiver]:
@@ -166,6 +172,8 @@ class Relay:
         """Low numbers first, for all receivers, so that a dealer expands the masks of a slice once."""
         actions: list[Action] = []
         asked = sum(self._size(dealer, number) for _, number in self._asked[dealer])
+        if asked and asked + self._size(dealer, 0) > self._windows.asked_bytes:
+            return []  # before anything is sorted: this is the usual case
         lacking = self._lacking[dealer]
         wanted = sorted((number, receiver) for receiver, numbers in enumerate(lacking) for number in numbers)
         for number, receiver in wanted:

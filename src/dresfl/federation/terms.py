@@ -148,7 +148,9 @@ class Terms:
             )
             if not len(terms.rows) == len(terms.contributions) == num_clients:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {num_clients}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if cls.decode(terms.encode()) != terms:
+                raise ValueError("a nonce or a contribution has another length than it must have")
+        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
             raise CheckpointError(
                 f"the run's terms cannot be used: {error}", "choose another folder to start over"
             ) from error

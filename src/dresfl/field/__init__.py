@@ -7,21 +7,3 @@ from .random import Domain, PublicStream, SecretSeed
 from .reals import Reals
 from .residue_field import ResidueField
 from .residue_system import ResidueSystem
-
-__all__ = [
-    "Arithmetic",
-    "Array",
-    "ByteField",
-    "Domain",
-    "Elements",
-    "ModularArithmetic",
-    "PublicMatrix",
-    "PublicStream",
-    "Reals",
-    "ResidueField",
-    "ResidueSystem",
-    "SecretSeed",
-    "choose_moduli",
-    "modulus_limit",
-    "num_value_moduli",
-]

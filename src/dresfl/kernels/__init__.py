@@ -13,21 +13,3 @@ from .gpu import (
     uniform_residues,
 )
 from .residues import SLACK, exact_inner_length
-
-__all__ = [
-    "SLACK",
-    "canonical_",
-    "chacha20_blocks",
-    "cpu",
-    "decode_lift",
-    "embed_int8",
-    "exact_inner_length",
-    "fused_kernels",
-    "key_words",
-    "matmul",
-    "matmul_int8",
-    "reduce_",
-    "rounding_noise",
-    "stream_words",
-    "uniform_residues",
-]

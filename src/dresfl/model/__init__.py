@@ -18,24 +18,3 @@ from .layers import (
     layer_kinds,
 )
 from .network import Network, mlp, weights_sha256
-
-__all__ = [
-    "Activation",
-    "Affine",
-    "Conv2d",
-    "Dense",
-    "Fixed",
-    "Flatten",
-    "Layer",
-    "Network",
-    "Place",
-    "Quadratic",
-    "Reshaping",
-    "Shape",
-    "Square",
-    "SumPool",
-    "layer_from_dict",
-    "layer_kinds",
-    "mlp",
-    "weights_sha256",
-]

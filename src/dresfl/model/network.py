@@ -1,8 +1,8 @@
-"""A polynomial network: its layers, what follows from them, and its exact gradient in any field.
+"""A polynomial network: its layers, what follows from them, and its exact gradient in any ring.
 
-The integer network computes the real one times 2^S: inputs stand at 2^l, weights at 2^lw, and scales
-multiply through. Each bias, and the target, enter at the scale reached where they enter. The gradient is that
-of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights; it stands at 2^(2S − lw).
+The integer network computes the real one times 2^S. Inputs stand at scale 2^l and weights at 2^lw, and the scales
+multiply from layer to layer. A bias enters at the scale that its layer has reached, and the target enters at 2^S.
+The gradient is that of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights. It stands at 2^(2S − lw).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ LATER_INIT = 0.5
 @final
 @dataclass(frozen=True)
 class Parameters:
-    """Where one affine layer's weights lie in the flat vector (P,)."""
+    """Where the weights of one layer lie in the flat vector (P,)."""
 
     name: str
     place: Place
@@ -79,7 +79,7 @@ class Network:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Each layer's shapes, scales, degrees and magnitudes, found by walking forward."""
+        """Each layer's shapes, scales, degrees and magnitudes. They follow from those of the layer before it."""
         places: list[Place] = []
         shape, scale, degree, magnitude = self.input_shape, self.input_bits, 1, self.input_magnitude
         first = True
@@ -110,7 +110,7 @@ class Network:
 
     @cached_property
     def parameters(self) -> tuple[Parameters, ...]:
-        """The affine layers' slices of the flat weight vector, in order: weights (fan-in,fan-out), then bias."""
+        """Where each layer's weights lie in the flat vector, in order: its matrix (fan-in,fan-out), then its bias."""
         found: list[Parameters] = []
         start = 0
         for index, (layer, place) in enumerate(zip(self.layers, self.places, strict=True)):
@@ -137,7 +137,7 @@ class Network:
         return self.places[-1].out_scale
 
     def _walk_back(self) -> Iterator[tuple[Layer, Place, int, float]]:
-        """From the loss down: each layer with the degree and log2 magnitude of its delta = ∂ℓ/∂z."""
+        """Each layer, the last one first, with the degree and the log2 magnitude of its delta = ∂ℓ/∂z."""
         last = self.places[-1]
         degree = last.out_degree  # of f(X) − Y; Y itself has degree 1
         magnitude = 1 + math.log2(2.0**last.out_magnitude + 1)
@@ -164,7 +164,7 @@ class Network:
         return bits
 
     def longest_product(self, batch_rows: int) -> int:
-        """The longest sum over products of two secret values: the weight gradient's, over rows and positions."""
+        """The longest sum of products of two secret values. It is in a weight's gradient, over rows and positions."""
         return max(batch_rows * p.layer.positions(p.place.in_shape) for p in self.parameters)
 
     @property
@@ -187,7 +187,7 @@ class Network:
 
     @cached_property
     def gradient_scales(self) -> Tensor:
-        """(P,) float64: 2^(2S − lw), what the server divides each decoded integer by."""
+        """(P,) float64: 2^(2S − lw), by which the coordinator divides each decoded integer."""
         return self._per_parameter({p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters})
 
     def weight_scales_on(self, device: str) -> Tensor:
@@ -199,7 +199,10 @@ class Network:
         return _on_device(self.gradient_scales, device)
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
-        """(P,) int64: uniform with standard deviation init/sqrt(fan-in); biases zero. The server's."""
+        """(P,) int64: the weights that the coordinator starts from.
+
+        They are uniform with standard deviation init/sqrt(fan-in); biases are zero.
+        """
         weights = torch.zeros(self.num_parameters, dtype=torch.int64)
         for index, p in enumerate(self.parameters):
             width = p.place.init * math.sqrt(3.0 / p.fan[0])
@@ -261,7 +264,7 @@ class Network:
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> list[Elements]:
-        """`gradient` in pieces (M,N,·), in the order of the parameters: where one tensor of it all would be large."""
+        """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
         z, kept, prepared = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)
@@ -293,7 +296,11 @@ def _on_device(constants: Tensor, device: str) -> Tensor:
 
 
 def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
-    """Dense layers of the given sizes with a square between any two, the paper's network."""
+    """Dense layers of the given sizes with a square between any two, the paper's network.
+
+    >>> mlp((784, 64, 10), input_bits=4, weight_bits=10).layers == (Dense(64), Square(), Dense(10))
+    True
+    """
     if len(sizes) < 2:
         raise UsageError("a network needs at least an input and an output size", "for example 784,64,64,10")
     layers: list[Layer] = []

@@ -6,5 +6,3 @@ and `Optimizer(method=...)`, TOML, checkpoints and the rounds on a GPU take what
 
 from .method import Method, State, methods
 from .optimizer import Optimizer, squared_norm
-
-__all__ = ["Method", "Optimizer", "State", "methods", "squared_norm"]

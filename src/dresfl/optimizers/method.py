@@ -4,7 +4,6 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
@@ -47,9 +46,9 @@ def methods() -> dict[str, type[Method]]:
     >>> sorted(methods())
     ['adam', 'momentum', 'sgd']
     """
-    package = __name__.rpartition(".")[0]
-    found = pkgutil.iter_modules([str(Path(__file__).parent)])
-    modules = (importlib.import_module(f"{package}.{module.name}") for module in found)
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    files = pkgutil.iter_modules(package.__path__)
+    modules = (importlib.import_module(f"{package.__name__}.{file.name}") for file in files)
     return {
         thing.name: thing
         for module in modules

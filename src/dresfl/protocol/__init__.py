@@ -19,35 +19,3 @@ from .session import BatchRows, Session, choose_field, most_client_rows
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 from .slices import num_slices, row_bytes, slice_range, slice_rows
 from .training import RoundRecord, Training, stepped
-
-__all__ = [
-    "Answer",
-    "AnsweredRounds",
-    "BatchRows",
-    "Client",
-    "Evaluation",
-    "MemoryAnswers",
-    "MemoryTable",
-    "RoundRecord",
-    "Session",
-    "Share",
-    "ShareTable",
-    "Task",
-    "Training",
-    "answer_from_shares",
-    "choose_field",
-    "coded_gradient",
-    "coded_gradient_parts",
-    "decode_sum",
-    "encode_rows",
-    "expand_masks",
-    "mask_rows",
-    "most_client_rows",
-    "num_slices",
-    "row_bytes",
-    "rows_to_share",
-    "slice_range",
-    "slice_rows",
-    "step",
-    "stepped",
-]

@@ -33,7 +33,7 @@ def rows_to_share(session: Session, client: int, inputs: Tensor, targets: Tensor
 
 @final
 class Client:
-    """One organisation. Its data and secret stay here; only shares and answers leave."""
+    """One organisation. Its data and its secret stay here. Only shares and answers leave."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Client:
     ) -> None:
         """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`.
 
-        held: where the shares are, of this session's sharing and this index. answered: what was answered in this
-        session. Both in memory if None: a client that may be restarted needs `dresfl.storage.ShareStore`'s.
+        held: where this client keeps the shares of this session's sharing. answered: which rounds it has answered.
+        None keeps them in memory. A client that may be restarted needs those of `dresfl.storage.ShareStore`.
         """
         self.session = session
         self.index = index
@@ -64,7 +64,7 @@ class Client:
         raise TypeError("a Client holds secrets and is not pickled")
 
     def deal(self, receiver: int, first_row: int = 0, count: int | None = None) -> Share:
-        """The share of `count` coded rows for one receiver. The masks come from the secret, so it is repeatable."""
+        """The share of `count` coded rows for one receiver. Its masks come from the secret: it can be made again."""
         return self.deal_to([receiver], first_row, count)[0]
 
     def deal_to(self, receivers: Sequence[int], first_row: int = 0, count: int | None = None) -> list[Share]:
@@ -100,13 +100,14 @@ class Client:
     def answer(self, task: Task) -> Answer:
         """The gradient of the task's weights on this client's coded rows of the round's batch.
 
-        The round is claimed for these weights before anything is computed: no batch is answered for a second set.
+        The client claims the round for these weights before it computes anything. So it answers no batch for a second
+        set of weights.
         """
         return answer_from_shares(self.session, self.index, self._held, self._answered, task)
 
 
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
-    """A client's answer to a task. It needs shares alone: neither the client's rows nor its secret."""
+    """A client's answer to a task. It needs the shares only, not the client's rows or its secret."""
     if any(held.missing(dealer) for dealer in range(session.num_clients)):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
     if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):

@@ -1,14 +1,14 @@
-"""What all parties agree on before they begin: sizes, network, code, field, and which rows each round uses.
+"""What all clients and the coordinator agree on before they begin: sizes, network, code, field, each round's rows.
 
-Sharding when K does not divide a client's m rows (K = 1 has no remainder). Write m = sK + q. Row r < s of the
-coded data hides rows rK … rK+K−1, one per shard. The q rows left over get q coded rows more, s … s+q−1; coded
-row s+j hides leftover (j + k) mod q in shard k, so that each leftover appears K times among them. A round draws
-*original* rows uniformly: v < sK selects coded row v div K, a leftover v = sK + j selects coded row s+j. Then every
-original row enters the K-fold batch with expectation K/m per draw: nothing lost, nothing favoured.
+Shards. A client has m = sK + q rows; q is the remainder where K does not divide m. Row r < s of the coded data hides
+rows rK … rK+K−1, one in each shard. The q rows left over get q more coded rows, s … s+q−1. Coded row s+j hides leftover
+(j + k) mod q in shard k, so that each leftover appears K times among them. A round draws *original* rows uniformly: a
+draw v < sK selects coded row v div K, and a leftover v = sK + j selects coded row s+j. So every original row enters the
+K-fold batch with expectation K/m per draw: no row is lost and none is favoured.
 
-Batches: B draws, the b-th uniform in the b-th of B equal strata of everybody's rows laid end to end. So each row is
-equally likely (to within 2^−60: draws have 64 bits), and client i supplies its proportion of the B rows on average,
-and within two of that in every batch.
+Batches. A batch has B draws. The rows of all clients, laid end to end, are cut into B equal strata, and the b-th draw
+is uniform in the b-th stratum. So each row is equally likely (to within 2^−60, since draws have 64 bits). On average a
+client supplies its proportion of the B rows, and in every batch it is within two of that.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ from dresfl.field import (
 from dresfl.kernels import fused_kernels
 from dresfl.model import Network
 
-# Weights in a layer from which on int8 products beat float64 ones; smaller ones are bound by launches, not products.
+# Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
+# launches take the time, not the products.
 _BYTES_FROM = 2**20
 _ROWS_LIMIT = 2**31  # all rows together stay below it
 _DRAWS_LIMIT = 2**62  # and B times as many below this
@@ -55,7 +56,7 @@ class BatchRows:
 @final
 @dataclass(frozen=True)
 class Session:
-    """The public parameters of one federation. Everything in it may be known to everybody."""
+    """The public parameters of one federation. Everybody may know everything in it."""
 
     network: Network
     parameters: CodeParameters
@@ -64,7 +65,7 @@ class Session:
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
     nonce: bytes = b""  # over a network: fresh public bytes, new with every sharing
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
-    device: str = "cpu"  # where this party computes: its own affair, and no part of the session's identity
+    device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -131,7 +132,7 @@ class Session:
 
     @cached_property
     def device_stream(self) -> PublicStream:
-        """The same, computed on this party's device."""
+        """The same stream, computed on the session's device."""
         return PublicStream(self.seed, self.device)
 
     @cached_property
@@ -149,12 +150,12 @@ class Session:
 
     @property
     def sharing_id(self) -> bytes:
-        """16 bytes that shares and masks belong to. A share outlives a run: other runs on the same rows reuse it."""
+        """16 bytes that shares and masks carry. A share outlives a run: other runs on the same rows use it again."""
         return self.sharing_digest[:16]
 
     @cached_property
     def session_id(self) -> bytes:
-        """16 bytes that tasks and answers carry: parties with other parameters, or in another run, refuse them."""
+        """16 bytes that tasks and answers carry. Who has other parameters, or is in another run, refuses them."""
         values = {
             "sharing": self.sharing_digest.hex(),
             "layers": [layer.to_dict() for layer in self.network.layers],
@@ -230,7 +231,7 @@ def choose_field(
 ) -> ResidueSystem:
     """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
 
-    The moduli follow from the public parameters alone, so all parties choose the same. Networks with large layers get
+    The moduli follow from the public parameters, so that everybody chooses the same. Networks with large layers get
     primes below 256, if those suffice, for the int8 units of GPUs; all others get large primes for float64. The device
     decides only how residues are stored.
     """

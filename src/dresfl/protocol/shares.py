@@ -1,7 +1,7 @@
-"""What a client keeps between messages: the shares it was dealt, and which rounds it answered for which weights.
+"""What a client keeps between messages: the shares that it was dealt, and which rounds it answered for which weights.
 
-Both are small interfaces, so that a client in one process keeps them in memory and a real party on its disk
-(`dresfl.storage`). Here are the interfaces and the versions in memory.
+Both are small interfaces. A simulated client keeps them in memory, and a real one on its disk (`dresfl.storage`). Here
+are the interfaces and the versions in memory.
 """
 
 from abc import ABC, abstractmethod

@@ -3,5 +3,3 @@
 from .answered_rounds import AnswerLog
 from .share_store import ShareStore, Sharing, data_digest
 from .share_table import DiskTable
-
-__all__ = ["AnswerLog", "DiskTable", "ShareStore", "Sharing", "data_digest"]

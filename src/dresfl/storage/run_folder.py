@@ -40,7 +40,11 @@ CHECKPOINT_FORMAT = "dresfl checkpoint 2"
 @final
 @dataclass
 class Progress:
-    """How a run stands: the counters that the summary reports and a checkpoint keeps."""
+    """How a run stands: the counters that the summary reports and a checkpoint keeps.
+
+    >>> Progress(round_number=4, answers=30).mean_survivors == 7.5
+    True
+    """
 
     round_number: int = 0
     skipped: int = 0
@@ -124,7 +128,7 @@ class Summary:
 
 
 def summarise(
-    server: Training,
+    training: Training,
     progress: Progress,
     *,
     name: str,
@@ -133,7 +137,7 @@ def summarise(
     test_rows: int | None = None,
 ) -> Summary:
     """The summary of a run that has ended. Engine `direct` shares and uploads nothing."""
-    session, coded = server.session, engine != "direct"
+    session, coded = training.session, engine != "direct"
     residues, parameters = session.field, session.network.num_parameters
     coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
     share = session.row_width * len(residues.moduli) * residues.residue_bytes  # of one row, for one client
@@ -141,7 +145,7 @@ def summarise(
         name=name,
         engine=engine,
         test_accuracy=progress.accuracy,
-        rounds=server.rounds,
+        rounds=training.rounds,
         skipped_rounds=progress.skipped,
         alarms=progress.alarms,
         mean_survivors=progress.mean_survivors,
@@ -149,9 +153,9 @@ def summarise(
         reliable_clients=reliable_clients,
         train_rows=sum(session.client_rows),
         test_rows=test_rows,
-        weights_sha256=weights_sha256(server.weights),
+        weights_sha256=weights_sha256(training.weights),
         seconds=progress.seconds,
-        seconds_per_round=progress.seconds / server.rounds,
+        seconds_per_round=progress.seconds / training.rounds,
         bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
         bytes_uploaded=progress.answers * Answer.size(residues, parameters) if coded else 0,
         modulus_bits=residues.modulus.bit_length(),
@@ -173,10 +177,10 @@ class RunRecorder:
     """
 
     def __init__(
-        self, server: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None
+        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None
     ) -> None:
-        self._server, self._accuracy, self._every, self._folder = server, accuracy, evaluate_every, folder
-        self.progress = restore(server, folder) if folder else Progress()
+        self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
+        self.progress = restore(training, folder) if folder else Progress()
         self.history: list[Measurement] = []
         self._started = time.monotonic() - self.progress.seconds
         self._metrics = _Metrics(folder / "metrics.jsonl", self.progress.metrics_bytes) if folder else None
@@ -196,11 +200,11 @@ class RunRecorder:
 
     def measure(self, record: RoundRecord) -> Measurement | None:
         """After a round: evaluate and write a line, if it is time."""
-        if self._server.round_number % self._every and not self._server.done:
+        if self._training.round_number % self._every and not self._training.done:
             return None
         progress = self.progress
         if self._accuracy is not None:
-            progress.accuracy = self._accuracy(self._server.weights)
+            progress.accuracy = self._accuracy(self._training.weights)
         progress.seconds = time.monotonic() - self._started
         measured = Measurement(
             round=progress.round_number,
@@ -226,9 +230,9 @@ class RunRecorder:
         state = {
             "format": CHECKPOINT_FORMAT,
             "progress": dataclasses.asdict(self.progress),
-            "session": self._server.session.session_id.hex(),
+            "session": self._training.session.session_id.hex(),
         }
-        save_tensors(checkpoint_path(self._folder), self._server.state(), state)
+        save_tensors(checkpoint_path(self._folder), self._training.state(), state)
 
     def finish(self, summary: Summary, model: StoredModel) -> None:
         """Write the model, then the summary."""
@@ -274,7 +278,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
 
 
-def restore(server: Training, folder: Path) -> Progress:
+def restore(training: Training, folder: Path) -> Progress:
     """Set a training to where its folder's checkpoint left it, if there is one; how the run stands."""
     path = checkpoint_path(folder)
     if not path.exists():
@@ -289,7 +293,7 @@ def restore(server: Training, folder: Path) -> Progress:
     stored, known = meta.get("progress"), dataclasses.asdict(Progress())
     if not isinstance(stored, dict) or stored.keys() != known.keys() or not all(map(_is_counter, stored.items())):
         raise CheckpointError(f"{path} has no valid progress", "delete the run's folder to start over")
-    server.restore(tensors)
+    training.restore(tensors)
     return Progress(**stored)
 
 

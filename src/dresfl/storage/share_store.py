@@ -337,7 +337,9 @@ def _recognise(folder: Path) -> None:
     if found is None:
         write_record(path, {"format": FORMAT})
     elif found.get("format") != FORMAT:
-        raise StoreError(f"{path} is not of {FORMAT!r}", "use the dresfl that made it, or another folder")
+        raise StoreError(
+            f"{path} is of {found.get('format')!r}, not of {FORMAT!r}", "use the dresfl that made it, or another folder"
+        )
 
 
 def _secret(path: Path) -> SecretSeed:

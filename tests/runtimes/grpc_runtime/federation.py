@@ -3,51 +3,71 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import torch
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.federation import CoordinatorSettings, RoundTiming, Windows, Workplace
+from dresfl.federation import CoordinatorSettings, RoundTiming, Terms, Windows, Workplace
+from dresfl.model import weights_sha256
 from dresfl.protocol import Session, Task, Training
 from dresfl.runtimes.coordinator_host import CoordinatorHost
 from dresfl.runtimes.grpc_runtime import ConnectSettings, GrpcClient, GrpcCoordinator, ListenSettings
 from dresfl.runtimes.log import Log, log_to
 from dresfl.storage import ShareStore, data_digest
 
+T = TypeVar("T")
 
-@dataclass
+LIMIT = 90.0  # seconds: the bound of everything that a test waits for; on an idle machine it comes within two
+
+
+async def within(what: str, awaitable: Awaitable[T], seconds: float = LIMIT, report: Callable[[], str] = str) -> T:
+    """What is waited for; or an AssertionError that says what it was, and what had happened by then."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await awaitable
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise AssertionError(f"waited {seconds} seconds for {what}\n{report()}") from None
+
+
 class Events:
-    """A log that remembers, and can be waited on."""
+    """A log that remembers, and can be waited on. Any thread may write to it."""
 
-    lines: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._news = asyncio.Event()
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         self.log: Log = log_to(self._take)
 
     def _take(self, line: str) -> None:
         self.lines.append(json.loads(line))
-        self._news.set()
+        self._loop.call_soon_threadsafe(self._news.set)
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["event"] == event]
 
-    async def until(self, condition: Callable[["Events"], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition(self):
-                self._news.clear()
-                await self._news.wait()
+    def last(self, count: int = 15) -> str:
+        return "\n".join(map(str, self.lines[-count:]))
+
+    async def until(self, what: str, condition: Callable[["Events"], bool], seconds: float = LIMIT) -> None:
+        """Wait until a condition holds; `what` is the condition in words."""
+        await within(what, self._until(condition), seconds, self.last)
+
+    async def _until(self, condition: Callable[["Events"], bool]) -> None:
+        while not condition(self):
+            self._news.clear()
+            await self._news.wait()
 
     async def seen(self, event: str, count: int = 1) -> dict[str, Any]:
-        await self.until(lambda events: len(events.of(event)) >= count)
+        await self.until(f"event {event!r}, {count} of them", lambda events: len(events.of(event)) >= count)
         return self.of(event)[count - 1]
 
 
 class Pause:
-    """A point in the run where the rounds wait for the test."""
+    """A point in the run where the machine waits for the test."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,12 +75,13 @@ class Pause:
         self._over = threading.Event()
 
     def hold(self) -> None:
-        """The rounds' thread is here."""
+        """The machine's thread is here."""
         self._loop.call_soon_threadsafe(self._reached.set)
-        assert self._over.wait(60)
+        if not self._over.wait(LIMIT):
+            raise AssertionError(f"a pause took more than {LIMIT} seconds")
 
     async def __aenter__(self) -> None:
-        await asyncio.wait_for(self._reached.wait(), 60)
+        await within("the round after which the run pauses", self._reached.wait())
 
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
@@ -102,6 +123,12 @@ class Network:
         assert self.host is not None
         return self.host.machine
 
+    @property
+    def terms(self) -> Terms:
+        """The run's terms, as the coordinator's disk has them."""
+        path = self.consortium.folder / "coordinator" / "terms.json"
+        return Terms.from_json(path.read_bytes(), self.consortium.clients)
+
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
         self.saved = self.machine.training.state()
@@ -118,7 +145,7 @@ class Network:
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         consortium, log = self.consortium, self.coordinator_events.log
         folder = consortium.folder / "coordinator"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.host = CoordinatorHost(
             self.settings,
             consortium.agreement,
@@ -133,7 +160,8 @@ class Network:
         credentials = consortium.credentials(consortium.coordinator)
         self.coordinator = GrpcCoordinator(settings, self.host, credentials, log)
         task = asyncio.create_task(self._serve(self.host, self.coordinator, listening))
-        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        both = asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        await within("the coordinator to listen", both, report=self.report)
         if task.done():
             task.result()
         self.port = listening.result()
@@ -165,5 +193,26 @@ class Network:
             log = self.client_events[index].log
             return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log).run()
 
+    async def finish(self, coordinator: asyncio.Task[Training], clients: dict[int, asyncio.Task[Task]]) -> str:
+        """Wait for the end of a run; the digest of its weights, which all these clients have."""
+        finals = await within("the clients' end", asyncio.gather(*clients.values()), report=self.report)
+        server = await within("the coordinator's end", coordinator, report=self.report)
+        weights = weights_sha256(server.weights)
+        assert {weights_sha256(task.weights) for task in finals} <= {weights}
+        return weights
+
+    def report(self) -> str:
+        """The last that everybody said."""
+        parts = [("coordinator", self.coordinator_events)]
+        parts += [(f"client {i}", events) for i, events in enumerate(self.client_events)]
+        return "\n".join(f"{name}:\n{events.last()}" for name, events in parts)
+
     def start_clients(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
         return {i: self.start_client(i) for i in range(self.consortium.clients) if i not in but}
+
+
+async def stop(task: asyncio.Task[Any]) -> None:
+    """End a client or a coordinator as Ctrl-C would."""
+    task.cancel()
+    await within("a task to end that was cancelled", asyncio.wait({task}))
+    assert task.cancelled()

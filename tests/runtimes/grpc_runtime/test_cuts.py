@@ -1,6 +1,7 @@
-"""Connections that break: sites come back by themselves, and nothing changes."""
+"""Connections that break: clients come back by themselves, and nothing changes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,35 +9,34 @@ from typing import Any
 import pytest
 
 from consortium import Consortium
-from dresfl.model import weights_sha256
-from dresfl.runtimes.grpc_runtime import SiteSettings
+from dresfl.runtimes.grpc_runtime import ConnectSettings
 
-from .federation import Network
+from .federation import LIMIT, Network
 from .proxy import Proxy
 
 
 class Proxied(Network):
-    """A network whose sites all reach the coordinator through one proxy."""
+    """A network whose clients all reach the coordinator through one proxy."""
 
     proxy: Proxy
 
-    def site_settings(self) -> SiteSettings:
-        server = f"127.0.0.1:{self.proxy.port}"
-        return replace(super().site_settings(), server=server, keepalive=self.settings.keepalive)
+    def connect_settings(self) -> ConnectSettings:
+        return replace(super().connect_settings(), coordinator=f"127.0.0.1:{self.proxy.port}")
 
 
-def run_proxied(consortium: Consortium, disturb: Any, **settings: Any) -> Proxied:
+Disturb = Callable[[Proxied], Awaitable[None]]
+
+
+def run_proxied(consortium: Consortium, disturb: Disturb, **settings: Any) -> Proxied:
     async def run() -> Proxied:
         network = Proxied(consortium, **settings)
         coordinator = await network.start_coordinator()
         network.proxy = await Proxy(network.port).start()
-        sites = network.start_clients()
+        clients = network.start_clients()
         await disturb(network)
-        async with asyncio.timeout(60):
-            await asyncio.gather(*sites.values())
-            server = await coordinator
+        weights = await network.finish(coordinator, clients)
         await network.proxy.stop()
-        assert weights_sha256(server.weights) == consortium.expected()
+        assert weights == consortium.expected()
         return network
 
     return asyncio.run(run())
@@ -89,6 +89,6 @@ def test_half_open_connections_are_noticed(tmp_path: Path, number: int) -> None:
         async with network.pause_after(number):
             network.proxy.silence()
 
-    network = run_proxied(Consortium(tmp_path, clients=5), disturb, keepalive=1.0, linger=30.0)
+    network = run_proxied(Consortium(tmp_path, clients=5), disturb, keepalive=1.0, linger=LIMIT)
     assert all("ping" in events.of("disconnected")[0]["reason"] for events in network.client_events)
     assert not network.coordinator_events.of("ended without")

@@ -11,7 +11,9 @@ from commands import Run
 from dresfl.errors import UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
-from dresfl.experiments.trials.grpc_trial import Party, Trial, federate, write_trial
+from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, write_trial
+
+from .federation import LIMIT
 
 SMALL = """
 name = "small"
@@ -36,7 +38,7 @@ def preset(tmp_path: Path) -> str:
 
 
 def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str, dresfl: Run) -> None:
-    result = federate(Trial(preset, clients=6, kill=2, kill_server=True, limit=300), tmp_path / "trial")
+    result = federate(Trial(preset, clients=6, kill=2, kill_coordinator=True, limit=300), tmp_path / "trial")
     settings = ["federation.num_clients=6", 'dropout.model="none"']
     undisturbed = train(load_config(preset, settings), out=tmp_path / "undisturbed")
     assert result["weights_sha256"] == undisturbed["weights_sha256"]
@@ -68,29 +70,29 @@ def _look_at_shares_and_forget_them(dresfl: Run, config: Path) -> None:
     assert shares("--forget", str(sharing["identity"])) == []
 
 
-def wait_for(party: Party, event: str) -> dict[str, object]:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and party.running:
-        for found in party.follow():
+def wait_for(process: Process, event: str) -> dict[str, object]:
+    until = time.monotonic() + LIMIT
+    while time.monotonic() < until and process.running:
+        for found in process.follow():
             if found["event"] == event:
                 return found
         time.sleep(0.05)
-    raise AssertionError(f"{party.name} did not say {event}: {party.events}")
+    raise AssertionError(f"{process.name} did not say {event!r} within {LIMIT} seconds: {process.events[-15:]}")
 
 
 def test_a_refused_handshake_is_a_line_in_the_log(tmp_path: Path, preset: str) -> None:
-    server, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
-    server.start()
+    coordinator, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
+    coordinator.start()
     try:
-        port = int(str(wait_for(server, "listening")["port"]))
+        port = int(str(wait_for(coordinator, "listening")["port"]))
         with socket.create_connection(("127.0.0.1", port)) as plain:
             plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64))
             plain.recv(100)
-        refused = wait_for(server, "refused")
+        refused = wait_for(coordinator, "refused")
         assert refused["where"] == "tls"
         assert "plaintext" in str(refused["reason"])
     finally:
-        server.kill()
+        coordinator.kill()
 
 
 def test_a_trial_needs_an_empty_folder(tmp_path: Path, preset: str) -> None:

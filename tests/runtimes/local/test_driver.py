@@ -42,17 +42,17 @@ def data_of(session):
 
 
 def run(session, engine="coded", dropouts=None, rounds=ROUNDS):
-    server = Training(session, OPTIMIZER, rounds)
+    training = Training(session, OPTIMIZER, rounds)
     dropouts = dropouts or no_dropouts(session.num_clients, seed=2)
-    federation = LocalFederation(session, server, data_of(session), dropouts, engine)
+    federation = LocalFederation(session, training, data_of(session), dropouts, engine)
     records = [federation.run_round()[0] for _ in range(rounds)]
-    return server, records
+    return training, records
 
 
 def fingerprint(*arguments, **more):
-    server, records = run(*arguments, **more)
+    training, records = run(*arguments, **more)
     assert all(record.outcome == "stepped" for record in records)
-    return weights_sha256(server.weights)
+    return weights_sha256(training.weights)
 
 
 @pytest.fixture(scope="module")
@@ -135,18 +135,18 @@ def test_too_few_answers_are_skipped_by_both_engines():
     everybody, few = tuple(range(11)), tuple(range(8))
     dropouts = Dropouts((0.0,) * 11, 0, (everybody, few, few, everybody))
     results = [run(session, engine, dropouts, rounds=8) for engine in ("coded", "direct")]
-    for server, records in results:
+    for training, records in results:
         assert [r.outcome for r in records] == ["stepped", "skipped", "skipped", "stepped"] * 2
-        assert server.done
+        assert training.done
     assert results[0][1] == results[1][1]
     assert torch.equal(results[0][0].weights, results[1][0].weights)
 
 
 def test_run_round_says_how_many_answered():
     session = session_of()
-    server = Training(session, OPTIMIZER, 4)
+    training = Training(session, OPTIMIZER, 4)
     dropouts = Dropouts((0.0,) * 11, 0, (tuple(range(11)), (3, 4), ()))
-    federation = LocalFederation(session, server, data_of(session), dropouts, "direct")
+    federation = LocalFederation(session, training, data_of(session), dropouts, "direct")
     assert [federation.run_round()[1] for _ in range(3)] == [11, 2, 0]
 
 
@@ -185,12 +185,12 @@ def share_all(session, clients, rng):
 def play(session, seed, rounds, missing):
     """Real clients, bytes only, and a scheduler that loses, delays, repeats and reorders answers."""
     rng = random.Random(seed)
-    clients, server = clients_of(session), Training(session, OPTIMIZER, rounds)
+    clients, training = clients_of(session), Training(session, OPTIMIZER, rounds)
     share_all(session, clients, rng)
     flying: list[bytes] = []
     seen = {"late": 0, "twice": 0}
-    while not server.done:
-        task = server.task().encode(session)
+    while not training.done:
+        task = training.task().encode(session)
         away = rng.sample(range(session.num_clients), rng.randint(0, missing))
         for client in rng.sample(clients, len(clients)):
             if client.index not in away:
@@ -199,21 +199,21 @@ def play(session, seed, rounds, missing):
         record, answered = None, set()
         while record is None:
             answer = Answer.decode(flying.pop(rng.randrange(len(flying))), session)
-            if answer.round_number != server.round_number:
+            if answer.round_number != training.round_number:
                 seen["late"] += 1
-                assert server.receive(answer) is None
+                assert training.receive(answer) is None
             elif answer.client in answered:
                 seen["twice"] += 1
                 with pytest.raises(MessageError, match="twice"):
-                    server.receive(answer)
+                    training.receive(answer)
             else:
                 answered.add(answer.client)
-                record = server.receive(answer)
+                record = training.receive(answer)
         assert record.outcome == "stepped"
         assert set(record.survivors) == answered
         assert len(answered) == session.recovery_threshold
         del flying[: rng.randint(0, len(flying))]  # some never arrive, the rest come late
-    return weights_sha256(server.weights), seen
+    return weights_sha256(training.weights), seen
 
 
 def test_real_clients_over_bytes_reach_the_same_weights(expected):

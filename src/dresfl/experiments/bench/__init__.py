@@ -3,5 +3,3 @@
 from .page import Table, page, read_results, tables
 from .picture import picture_format, plot
 from .run import FULL, QUICK, Settings, measure
-
-__all__ = ["FULL", "QUICK", "Settings", "Table", "measure", "page", "picture_format", "plot", "read_results", "tables"]

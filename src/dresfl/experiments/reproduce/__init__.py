@@ -7,25 +7,3 @@ from .matrix import Cell, matrix, recipe
 from .records import Record, read_records
 from .runner import Failure, Watch, run_matrix
 from .tables import cell_text, markdown, spreadsheet, table
-
-__all__ = [
-    "Cell",
-    "matrix",
-    "recipe",
-    "recipes",
-    "run_matrix",
-    "Failure",
-    "Watch",
-    "Record",
-    "read_records",
-    "table",
-    "cell_text",
-    "markdown",
-    "spreadsheet",
-    "curves",
-    "draw",
-    "METHODS",
-    "METHOD_LABELS",
-    "TABLE_DATASETS",
-    "PAPER",
-]

@@ -27,11 +27,11 @@ from dresfl.deploy.settings import (
     AgreedModel,
     AgreementFile,
     ClientConfig,
+    ClientData,
     Connecting,
     CoordinatorConfig,
     Keys,
     Listening,
-    SiteData,
     Test,
 )
 from dresfl.deploy.toml import to_toml
@@ -137,24 +137,28 @@ def write_trial(trial: Trial, folder: Path) -> tuple[Process, list[Process]]:
     """Fresh keys, a roster and everybody's configuration; the processes, not started."""
     config = trial.run_config()
     names = [f"site-{i}" for i in range(trial.clients)]
-    authority = CertificateAuthority.create()
-    authority.save(folder / "ca")
-    identities = {name: Identity.create(name) for name in ("coordinator", *names)}
-    roster = Roster.create(
-        identities["coordinator"], identities["coordinator"].card, [identities[name].card for name in names]
-    )
-    roster.save(folder / "roster.json")
+    roster = make_keys(folder, names)
     write_atomic(folder / "agreement.toml", to_toml(_agreement(config, trial.data)).encode())
-    for name, identity in identities.items():
-        identity.save(folder / name / "keys")
-        hosts = ["127.0.0.1", "localhost"] if name == "coordinator" else []
-        certificate = authority.sign(certificate_request(identity), server=hosts)
-        write_atomic(folder / name / "keys" / "certificate.pem", certificate)
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
     _write_coordinator(config, keys, data, folder, "127.0.0.1:0")
     coordinator = Process("coordinator", "serve", folder / "coordinator", "fed.toml")
     return coordinator, [Process(name, "join", folder / name, "site.toml") for name in names]
+
+
+def make_keys(folder: Path, names: list[str]) -> Roster:
+    """Fresh keys and certificates for a coordinator and these clients, and their roster."""
+    authority = CertificateAuthority.create()
+    authority.save(folder / "ca")
+    coordinator, *clients = (Identity.create(name) for name in ("coordinator", *names))
+    roster = Roster.create(coordinator, coordinator.card, [client.card for client in clients])
+    roster.save(folder / "roster.json")
+    for identity in (coordinator, *clients):
+        identity.save(folder / identity.name / "keys")
+        hosts = ["127.0.0.1", "localhost"] if identity is coordinator else []
+        certificate = authority.sign(certificate_request(identity), server=hosts)
+        write_atomic(folder / identity.name / "keys" / "certificate.pem", certificate)
+    return roster
 
 
 def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
@@ -194,7 +198,7 @@ def write_clients(config: RunConfig, keys: Keys, data: str, folder: Path, client
             folder="store",
             keys=keys,
             network=Connecting(coordinator=f"127.0.0.1:{port}", longest_delay=2.0),
-            data=SiteData(
+            data=ClientData(
                 dataset=config.data.dataset,
                 folder=data,
                 partition=config.data.partition,

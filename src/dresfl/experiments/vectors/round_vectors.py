@@ -1,7 +1,7 @@
-"""Test vectors: one small round in full, envelopes and frames, for other implementations to be held against.
+"""Test vectors: one small round in full, envelopes and messages, for other implementations to compare themselves with.
 
-Numbers are decimal strings. Residues lie in [0, p). The "secrets" are fixed strings, published here: they are for
-testing and for nothing else.
+Numbers are decimal strings. Residues lie in [0, p). SPEC.md, section 15, gives the axes of every array. The "secrets"
+are hashes of published strings: they are for testing and for nothing else.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from dresfl.files import write_atomic
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
 
-FORMAT = "dresfl vectors 3"
+FORMAT = "dresfl vectors 4"
 _ROUND = 3
 _ABSENT = 4  # this client does not answer
 
@@ -84,7 +84,7 @@ def make_vectors() -> dict[str, Any]:
         "shares": [[residues(share.residues) for share in dealt] for dealt in shares],
         "weights": _strings(weights),
         "batch": [list(pair) for pair in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)],
-        "uploads": [residues(answer.residues) for answer in answers],
+        "answers": [residues(answer.residues) for answer in answers],
         "survivors": survivors,
         "decoded": [str(x) for x in field.lift_exact(decoded)],
         "messages": {

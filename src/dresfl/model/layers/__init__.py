@@ -20,24 +20,6 @@ from .quadratic import Quadratic
 from .square import Square
 from .sumpool import SumPool
 
-__all__ = [
-    "Activation",
-    "Affine",
-    "Conv2d",
-    "Dense",
-    "Fixed",
-    "Flatten",
-    "Layer",
-    "Place",
-    "Quadratic",
-    "Reshaping",
-    "Shape",
-    "Square",
-    "SumPool",
-    "layer_from_dict",
-    "layer_kinds",
-]
-
 
 def layer_kinds() -> dict[str, type[Layer]]:
     """Every layer by its kind: those that the files of this folder define.

@@ -12,7 +12,11 @@ from .layer import Activation, Place
 @final
 @dataclass(frozen=True)
 class Quadratic(Activation):
-    """z = x² + x. The linear term enters at 2^s, so that both terms stand at scale 2s."""
+    """z = x² + x. The linear term enters at 2^s, so that both terms stand at scale 2s.
+
+    >>> Quadratic().out_scale(4, weight_bits=10)
+    8
+    """
 
     kind: ClassVar[str] = "quadratic"
 

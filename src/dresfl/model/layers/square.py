@@ -11,7 +11,11 @@ from .layer import Activation, Place
 @final
 @dataclass(frozen=True)
 class Square(Activation):
-    """z = x²."""
+    """z = x².
+
+    >>> Square().out_degree(2)
+    4
+    """
 
     kind: ClassVar[str] = "square"
 

@@ -16,12 +16,3 @@ except ImportError as error:
 from .client import ConnectSettings, GrpcClient
 from .coordinator import GrpcCoordinator, ListenSettings
 from .core_log import core_lines_as_events
-
-__all__ = [
-    "ConnectSettings",
-    "Credentials",
-    "GrpcClient",
-    "GrpcCoordinator",
-    "ListenSettings",
-    "core_lines_as_events",
-]

@@ -17,7 +17,7 @@ from dresfl.federation.messages import Message
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 
-from .streams import CoordinatorStream, StreamEnded, channel_options, first_of
+from .streams import SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
 from .weights import WeightReceiver
 
@@ -69,6 +69,10 @@ class GrpcClient:
                 try:
                     await self._connect()
                 except AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                        raise Refused(
+                            "the coordinator does not speak version 2 of the protocol", SAME_RELEASE
+                        ) from error
                     if error.code() in _FINAL:
                         raise Refused(f"the coordinator refuses this client: {error.details()}") from error
                     reason = f"{error.code().name}: {error.details()}"

@@ -4,6 +4,7 @@ The machine and its disk have one thread. Events are handed to it in order; what
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections import deque
@@ -20,7 +21,16 @@ from dresfl.federation.messages import Message, Weights
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 
-from .streams import METHOD, SERVICE, ClientStream, StreamEnded, channel_options, first_of
+from .streams import (
+    METHOD,
+    SAME_RELEASE,
+    SERVICE,
+    SERVICE_OF_VERSION_1,
+    ClientStream,
+    StreamEnded,
+    channel_options,
+    first_of,
+)
 from .tls import Credentials, caller
 from .weights import WeightSender
 
@@ -65,8 +75,10 @@ class Connection:
         return self._outbox.popleft()
 
     def close(self, error: DresError | None, replaced: bool = False) -> None:
-        self.close_error, self.replaced = error, replaced
-        self.closed.set()
+        """End the connection. The first reason counts."""
+        if not self.closed.is_set():
+            self.close_error, self.replaced = error, replaced
+            self.closed.set()
 
 
 @final
@@ -75,44 +87,50 @@ class GrpcCoordinator:
 
     def __init__(self, settings: ListenSettings, host: CoordinatorHost, credentials: Credentials, log: Log) -> None:
         self._settings, self._host, self._credentials, self._log = settings, host, credentials, log
-        self._connections: dict[int, Connection] = {}
-        self._known: dict[int, Connection] = {}  # as the machine's thread knows them
+        self._open: set[Connection] = set()
+        self._newest: dict[int, Connection] = {}  # each client's; only the machine's thread looks at them
+        self._failed = False  # only the machine's thread looks at it
         self._sender = WeightSender()
         self._machine = ThreadPoolExecutor(1, "machine")
         self._disk = ThreadPoolExecutor(2, "spool")
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # who is stopped asks no more
         self._patience: float | None = None
         self._patience_changed = asyncio.Event()
         self.refusals = 0
 
     async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> None:
-        """Serve until the run is over. `on_ready` gets the port."""
+        """Serve until the run is over. `on_ready` gets the port. When this returns, nobody uses the run's folder."""
         # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
         listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._host.most_bytes))
         handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
         listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        older = {METHOD: grpc.stream_stream_rpc_method_handler(self._refuse_version_1)}
+        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_OF_VERSION_1, older),))
         try:
             port = listener.add_secure_port(self._settings.listen, self._credentials.for_server())
         except RuntimeError as error:
             raise DresError(
                 f"cannot listen on {self._settings.listen}", "is the port in use or not allowed?"
             ) from error
-        await self._event(self._host.start)
-        await listener.start()
-        self._log("listening", port=port, **self._host.described)
-        on_ready(port)
-        clock = asyncio.create_task(self._keep_time())
         try:
-            await self._over
+            await self._event(self._host.start)
+            if not self._over.done():  # else it has failed
+                await listener.start()
+                self._log("listening", port=port, **self._host.described)
+                on_ready(port)
+            await first_of(_wait(self._over), self._keep_time())
         finally:
-            clock.cancel()
-            for connection in self._connections.values():
+            for connection in self._open:
                 connection.close(None)
-            await listener.stop(1.0)
-            self._disk.shutdown(wait=False)
-            self._machine.shutdown(wait=True)
+            try:
+                await listener.stop(1.0)
+            finally:
+                self._disk.shutdown(wait=False, cancel_futures=True)
+                self._machine.shutdown(wait=False, cancel_futures=True)
+            await asyncio.to_thread(self._machine.shutdown)  # may be writing a checkpoint
 
     # -- the machine -----------------------------------------------------------------------------------------
 
@@ -120,40 +138,52 @@ class GrpcCoordinator:
         """Have the machine's thread handle an event; returns when what follows from it is in the outboxes."""
         await self._loop.run_in_executor(self._machine, self._handle, handle)
 
-    def _handle(self, handle: Callable[[], list[OnNetwork]], connection: Connection | None = None) -> None:
-        """In the machine's thread. Results reach the loop in the order of the events."""
+    def _handle(self, handle: Callable[[], list[OnNetwork]]) -> None:
+        """In the machine's thread. What follows reaches the loop in the order of the events; nothing after an error."""
+        if self._failed:
+            return
         try:
-            actions = handle()
+            calls = self._calls(handle())
             patience = self._host.patience
         except BaseException as error:
-            self._loop.call_soon_threadsafe(self._fail, error)
+            self._failed = True
+            self._loop.call_soon_threadsafe(self._end, error)
             return
-        self._loop.call_soon_threadsafe(self._carry_out, actions, patience, connection)
+        self._loop.call_soon_threadsafe(self._carry_out, calls, patience)
 
-    def _carry_out(self, actions: list[OnNetwork], patience: float | None, connection: Connection | None) -> None:
-        if connection is not None:
-            self._connections[connection.client] = connection
-        self._patience = patience
-        self._patience_changed.set()
+    def _calls(self, actions: list[OnNetwork]) -> list[Callable[[], None]]:
+        """In the machine's thread: actions as calls upon the connections that clients have at this moment."""
+        calls: list[Callable[[], None]] = []
         for action in actions:
+            if isinstance(action, Finish):
+                calls.append(self._end)
+                continue
+            client = action.receiver if isinstance(action, SendSlice) else action.client
+            connection = self._newest.get(client)
+            if connection is None:
+                continue
             match action:
                 case Send():
-                    self._put(action.client, action.message)
+                    calls.append(functools.partial(connection.put, action.message))
                 case SendSlice():
-                    self._put(action.receiver, action)
+                    calls.append(functools.partial(connection.put, action))
                 case Close():
-                    if action.client in self._connections:
-                        self._connections[action.client].close(action.error)
-                case Finish():
-                    if not self._over.done():
-                        self._over.set_result(None)
+                    calls.append(functools.partial(connection.close, action.error))
+        return calls
 
-    def _put(self, client: int, item: Message | SendSlice) -> None:
-        if client in self._connections:
-            self._connections[client].put(item)
+    def _carry_out(self, calls: list[Callable[[], None]], patience: float | None) -> None:
+        self._patience = patience
+        self._patience_changed.set()
+        for call in calls:
+            call()
 
-    def _fail(self, error: BaseException) -> None:
-        if not self._over.done():
+    def _end(self, error: BaseException | None = None) -> None:
+        """The run is over, or has failed."""
+        if self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
             self._over.set_exception(error)
 
     async def _keep_time(self) -> None:
@@ -176,8 +206,9 @@ class GrpcCoordinator:
             self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, _details(error))
         connection = Connection(client, ClientStream(context, self._host.most_bytes))
-        await self._loop.run_in_executor(self._machine, self._connect, connection)
+        self._open.add(connection)
         try:
+            await self._loop.run_in_executor(self._machine, self._connect, connection)
             await first_of(self._read(connection), self._write(connection), _wait(connection.closed))
         except StreamEnded:
             pass
@@ -190,42 +221,49 @@ class GrpcCoordinator:
             reason = f"the client vanished, or sent a message far above {self._host.most_bytes} bytes"
             self._log("cut", client=client, reason=reason)
             raise
-        except Exception as error:  # gRPC's own, when a client vanishes in the middle of a message
+        except grpc.aio.BaseError as error:  # when a client vanishes in the middle of a message
             self._log("stream failed", client=client, reason=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._end(error)
         finally:
-            if self._connections.get(client) is connection:
-                del self._connections[client]
-            self._machine_soon(self._forget, connection)
-        await _end(context, connection)
+            self._open.discard(connection)
+            with contextlib.suppress(RuntimeError):  # the run is over
+                self._machine.submit(self._forget, connection)
+        await _close(context, connection)
 
-    def _machine_soon(self, work: Callable[..., None], *arguments: object) -> None:
-        """Queue an event without waiting for it; nothing, if the run is over."""
-        try:
-            self._machine.submit(work, *arguments)
-        except RuntimeError:
-            if not self._over.done():
-                raise
+    async def _refuse_version_1(self, _: object, context: Any) -> None:
+        """A client of version 1 asks for a stream that there is not any more: tell it why."""
+        error = Refused("the client speaks version 1 of the protocol, this coordinator version 2", SAME_RELEASE)
+        self.refusals += 1
+        self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
 
     def _connect(self, connection: Connection) -> None:
         """In the machine's thread: from here on this is the client's connection, and an older one is not."""
-        older, self._known[connection.client] = self._known.get(connection.client), connection
+        older, self._newest[connection.client] = self._newest.get(connection.client), connection
         if older is not None:
             self._log("replaced", client=connection.client)
             self._loop.call_soon_threadsafe(older.close, None, True)
-        self._handle(functools.partial(self._host.connected, connection.client), connection)
+        self._handle(functools.partial(self._host.connected, connection.client))
 
     def _forget(self, connection: Connection) -> None:
         """In the machine's thread: the connection has ended."""
-        if self._known.get(connection.client) is connection:
-            del self._known[connection.client]
+        if self._newest.get(connection.client) is connection:
+            del self._newest[connection.client]
             self._handle(functools.partial(self._host.disconnected, connection.client))
 
     def _received(self, connection: Connection, data: bytes) -> None:
         """In the machine's thread: a message of a connection that still counts."""
-        if self._known.get(connection.client) is connection:
+        if self._newest.get(connection.client) is connection:
             self._handle(functools.partial(self._host.received, connection.client, data))
 
+    def _lost(self, connection: Connection, item: SendSlice) -> None:
+        """In the machine's thread: a slice for a connection that still counts is not on the disk."""
+        if self._newest.get(connection.client) is connection:
+            self._handle(functools.partial(self._host.slice_lost, item))
+
     async def _read(self, connection: Connection) -> None:
+        """One message at a time: who sends faster than the machine takes is slowed down by the stream."""
         while True:
             data = await connection.stream.read()
             await self._loop.run_in_executor(self._machine, self._received, connection, data)
@@ -237,7 +275,7 @@ class GrpcCoordinator:
             if isinstance(item, SendSlice):
                 stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
                 if stored is None:
-                    await self._event(functools.partial(self._host.slice_lost, item))
+                    await self._loop.run_in_executor(self._machine, self._lost, connection, item)
                     continue
                 item = stored
             elif isinstance(item, Weights):
@@ -245,7 +283,7 @@ class GrpcCoordinator:
             await connection.stream.write(item.encode())
 
 
-async def _end(context: Any, connection: Connection) -> None:
+async def _close(context: Any, connection: Connection) -> None:
     """End a stream with the status that tells the client whether coming back makes sense."""
     error = connection.close_error
     if connection.replaced:
@@ -262,5 +300,5 @@ def _details(error: DresError) -> str:
     return f"{error} ({error.hint})" if error.hint else str(error)
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+async def _wait(what: asyncio.Event | asyncio.Future[None]) -> None:
+    await (what.wait() if isinstance(what, asyncio.Event) else what)

@@ -11,6 +11,8 @@ from dresfl.errors import MessageError
 
 SERVICE = "dresfl.Federation"
 METHOD = "Session"
+SERVICE_OF_VERSION_1 = "dresfl.Hub"
+SAME_RELEASE = "use the same release of dresfl everywhere"
 
 
 class StreamEnded(Exception):

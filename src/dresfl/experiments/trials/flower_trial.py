@@ -31,9 +31,10 @@ from dresfl.deploy.settings import ClientConfig, CoordinatorConfig, Keys, load_s
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
 from dresfl.files import write_atomic
+from dresfl.model import weights_sha256
 from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
-from dresfl.storage.tensors import load_tensors
+from dresfl.storage.model_file import read_model
 
 from .grpc_trial import Faults, Trial, check_folder, trial_result, write_clients, write_trial
 
@@ -321,7 +322,7 @@ def _play(
         time.sleep(_POLL_SECONDS)
     summary = json.loads((folder / "coordinator" / "run" / "summary.json").read_text())
     models = [path for i in range(trial.clients) if (path := folder / f"site-{i}" / "model.safetensors").exists()]
-    digests = [str(load_tensors(path)[1]["weights_sha256"]) for path in models]
+    digests = [weights_sha256(read_model(path).weights) for path in models]
     return trial_result(summary, trial, faults, digests, began)
 
 

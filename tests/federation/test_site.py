@@ -98,7 +98,7 @@ def test_hello_brings_everything_and_a_fresh_challenge():
     fresh = Site(client.setting.agreement, client.setting.roster, INDEX, lambda: client.introduction)
     challenges = {said(fresh.connected(0.0))[0].challenge for _ in range(3)}
     assert len(challenges) == 3
-    assert not fresh.joined
+    assert not fresh._joined
 
 
 def test_waiting_is_logged():
@@ -124,7 +124,7 @@ def test_a_client_that_joins_says_what_it_holds():
     assert all(isinstance(message, Holding) for message in messages)
     full = [(1 << num_slices(client.session, dealer)) - 1 for dealer in range(5)]
     assert [message.held for message in messages] == [full[0] - 1, full[1], full[2] - 2, full[3], full[4]]
-    assert client.site.joined
+    assert client.site._joined
 
 
 def test_a_client_that_holds_everything_is_ready_at_once():
@@ -177,7 +177,7 @@ def test_messages_that_make_no_sense_end_the_connection(data):
     client.join()
     (action,) = client.site.received(data, client.now)
     assert isinstance(action, Disconnect)
-    assert not client.site.joined
+    assert not client.site._joined
     assert client.site.received(b"\xff", client.now) == []  # nothing more is heard on it
 
 

@@ -102,7 +102,6 @@ class Link:
     dies_at: float | None = None
     held_until: float = 0.0
     error: DresError | None = None  # what the coordinator ended it with
-    ghost: bool = False  # of another process with the client's key, which does nothing
 
     def __str__(self) -> str:
         return f"link {self.number} of client {self.client}"
@@ -566,10 +565,8 @@ class World:
     def _connect(self, client: int) -> None:
         process = self.processes[client]
         process.connect_at = None
-        process.link = link = self._new_link(client)
+        process.link = self._new_link(client)
         self.client_does(client, process.site.connected(self.now))
-        if self.processes.get(client) is process and link.client_end:
-            process.attempts = 0 if process.site.joined else process.attempts
 
     def _new_link(self, client: int) -> Link:
         self._link_number += 1
@@ -711,7 +708,7 @@ class World:
     def _second_connection(self, client: int) -> None:
         """Another process with the client's key: it says nothing, or nothing sensible, or Hello and then nothing."""
         ghost = self._new_link(client)
-        ghost.ghost, ghost.dies_at = True, self.now + self.random.choice((1.0, 100.0))
+        ghost.dies_at = self.now + self.random.choice((1.0, 100.0))
         process = self.processes.get(client)
         said = self.random.choice(("nothing", "nonsense", "Hello"))
         if said == "Hello" and process is not None and process.own_rows:

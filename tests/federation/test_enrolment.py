@@ -95,7 +95,7 @@ def test_rows_of_more_slices_than_a_holding_lists_are_refused():
 
 
 def test_unusable_terms_are_never_settled(monkeypatch):
-    monkeypatch.setattr(agreement_module, "most_client_rows", lambda num_clients, batch_size: 2**32)
+    monkeypatch.setattr(agreement_module, "most_client_rows", lambda parameters: 2**32)
     monkeypatch.setattr(agreement_module, "MOST_SLICES", 2**40)
     enrolment = Enrolment(THREE, None)
     enrolment.hello(0, hello(5))

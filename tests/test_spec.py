@@ -721,13 +721,19 @@ def test_the_range_of_decoded_values() -> None:
 
 
 def test_the_most_rows_of_a_client() -> None:
-    from dresfl.coding import CodeParameters
-    from dresfl.protocol import most_client_rows
+    from dresfl.errors import Refused
+    from dresfl.federation import Agreement, make_session
+    from dresfl.model import Dense
+    from dresfl.protocol import slice_rows
 
-    assert "⌊min(2^31 − 1, ⌊(2^62 − 1) / B⌋) / N⌋ rows at most" in SPEC
-    for clients, batch in ((3, 64), (20, 2**40)):
-        most = min(2**31 - 1, (2**62 - 1) // batch) // clients
-        assert most_client_rows(CodeParameters(clients, batch_size=batch)) == most
+    assert "⌊min(2^31 − 1, ⌊(2^62 − 1) / B⌋) / N⌋ rows at most, and no more than 2^19 · Q" in SPEC
+    for clients, batch, width in ((3, 64, 3), (20, 64, 3), (3, 64, 3_000_000)):
+        agreement = Agreement((Dense(2),), (width,), num_clients=clients, rounds=5, batch_size=batch)
+        per_slice = slice_rows(make_session(agreement, (1,) * clients, b"", b""))
+        most = min(min(2**31 - 1, (2**62 - 1) // batch) // clients, 2**19 * per_slice)
+        agreement.check_row_count(most)
+        with pytest.raises(Refused):
+            agreement.check_row_count(most + 1)
 
 
 def test_limits() -> None:

@@ -101,7 +101,6 @@ class Site:
         self._challenge = b""
         self._connected = self._joining = False
         self._joined = self._ready = False
-        self._early: list[Message] = []  # came while this client was joining
         self._pending: list[Work] = []  # asked for on this connection and not done
         self._kept: list[Ack] = []  # slices kept and not flushed
         self._flushing: list[Ack] = []
@@ -145,10 +144,11 @@ class Site:
         if not self._connected or self._leave_at is not None:
             return []
         try:
-            message = decode(data, FROM_COORDINATOR)
+            return self._take(decode(data, FROM_COORDINATOR))
         except MessageError as error:
             return self._disconnect(str(error))
-        return self._taken(message)
+        except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
+            return [GiveUp(error)]
 
     def worked(self, work: Work, result: object, now: float) -> list[Action]:
         """A piece of work is done, or has failed with an error. What an earlier connection asked for is forgotten."""
@@ -193,22 +193,11 @@ class Site:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _taken(self, message: Message) -> list[Action]:
-        try:
-            return self._take(message)
-        except MessageError as error:
-            return self._disconnect(str(error))
-        except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
-            return [GiveUp(error)]
-
     def _take(self, message: Message) -> list[Action]:
         if isinstance(message, Wait):
             return [_log("waiting", reason=message.text)]
         if isinstance(message, Begin):
             return self._begin(message)
-        if self._joining:
-            self._early.append(message)
-            return []
         member = self._member
         if member is None or not self._joined:
             raise MessageError(f"{type(message).__name__} came before Begin")
@@ -242,11 +231,7 @@ class Site:
             return [GiveUp(Refused(str(result)))]
         self._member, self._joining = result, False
         self._joined = self.came_far = True
-        early, self._early = self._early, []
-        actions = self._report(result) if work.look else []
-        for message in early:
-            actions += self._taken(message)
-        return actions
+        return self._report(result) if work.look else []
 
     def _report(self, member: Membership) -> list[Action]:
         """Tell the coordinator which slices this client holds."""

@@ -192,7 +192,10 @@ def demo_command(
     display.print_table(
         "digits, sorted by label over 20 clients, same rounds, optimiser and dropouts",
         ["method", "test accuracy", "rounds", "answers a round", "skipped", "seconds"],
-        [[c.label, f"{100 * c.final:.1f} %", str(config.rounds), *seen[c.label], f"{c.seconds:.1f}"] for c in curves],
+        [
+            [label, f"{100 * curve.final:.1f} %", str(config.rounds), *seen[label], f"{curve.seconds:.1f}"]
+            for label, curve in curves.items()
+        ],
     )
     print(f"curves: {out / 'curves.png'}   model: {out / 'model.safetensors'}")
 

@@ -2,14 +2,13 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 
@@ -21,12 +20,10 @@ from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
 from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import load_split, prepare
-from dresfl.experiments.published import METHOD_LABELS
 from dresfl.experiments.training import train
 from dresfl.features import only_one
-from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
-from dresfl.storage.run_folder import Progress, clear_run, read_metrics, read_summary, write_summary
+from dresfl.storage.run_folder import Progress, clear_run, read_metrics
 
 from .matrix import Cell
 from .records import Record, differences, read_record
@@ -57,27 +54,7 @@ def discard(cell: Cell, out: Path) -> None:
     clear_run(cell.folder(out))
 
 
-@final
-class Splits:
-    """The data as cells see it. The last one is kept, since cells of a data set come after each other."""
-
-    def __init__(self, data: Path | None, out: Path) -> None:
-        self._data, self._out = data, out
-        self._key: object = None
-        self._split: Split | None = None
-
-    def get(self, cell: Cell) -> Split:
-        """The data of a cell. Of several workers one extracts features at a time; the others then find them cached."""
-        if self._split is None or self._key != cell.data:
-            self._split = None  # let go of the old one first
-            extracted = cell.config.features.extractor
-            with only_one(self._out / ".features") if extracted else contextlib.nullcontext():
-                self._split = load_split(cell.config, self._data)
-            self._key = cell.data
-        return self._split
-
-
-def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:
+def run_cell(cell: Cell, data: Path | None, out: Path, report: Report) -> Record:
     """Run a cell, or what is left of it, and write its record."""
     folder = cell.folder(out)
     config = _resumed(cell.config, folder)
@@ -86,13 +63,20 @@ def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:
         def watch(progress: Progress, *_: object) -> None:
             report(progress.round_number, progress.accuracy)
 
-        split = None if (folder / "summary.json").exists() else splits.get(cell)
+        split = None if (folder / "summary.json").exists() else _split(config, data, out)
         summary = train(config, out=folder, resume=True, split=split, watch=watch)
+        evaluations = [line for line in read_metrics(folder) if "test_accuracy" in line]
     else:
-        summary = _baseline(cell, splits, folder, report)
-    record = _record(cell, config, summary, [line for line in read_metrics(folder) if "test_accuracy" in line])
+        summary, evaluations = _baseline(cell, _split(config, data, out), report)
+    record = _record(cell, config, summary, evaluations)
     record.write(cell.jsonl(out))
     return record
+
+
+def _split(config: RunConfig, data: Path | None, out: Path) -> Split:
+    """The data of a run. Of several processes one extracts features at a time; the others then find them cached."""
+    with only_one(out / ".features") if config.features.extractor else contextlib.nullcontext():
+        return load_split(config, data)
 
 
 def _resumed(config: RunConfig, folder: Path) -> RunConfig:
@@ -103,37 +87,23 @@ def _resumed(config: RunConfig, folder: Path) -> RunConfig:
         return config
 
 
-def _baseline(cell: Cell, splits: Splits, folder: Path, report: Report) -> dict[str, Any]:
-    config = cell.config
-    if (folder / "summary.json").exists():
-        return read_summary(folder)
-    with torch_threads(config.threads):
-        prepared = prepare(config, None, split=splits.get(cell))
-        label = METHOD_LABELS[cell.method]
-        curve = run_baseline(prepared, cast(Method, cell.method), label, report, loss=cell.loss)
-    answering = None if cell.method == "centralised" else curve.mean_survivors
-    lines = [
-        {"round": number, "test_accuracy": accuracy, "seconds": seconds}
-        for number, accuracy, seconds in zip(curve.rounds, curve.accuracies, curve.seconds_at, strict=True)
-    ]
+def _baseline(cell: Cell, split: Split, report: Report) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A baseline's summary and evaluations. It keeps no files of its own: stopped, it starts over."""
+    with torch_threads(cell.config.threads):
+        prepared = prepare(cell.config, None, split=split)
+        curve = run_baseline(prepared, cast(Method, cell.method), report, loss=cell.loss)
     summary = {
-        "name": config.name,
         "engine": "real",
-        "loss": cell.loss,
         "test_accuracy": curve.final,
-        "rounds": config.rounds,
         "skipped_rounds": curve.skipped_rounds,
-        "mean_survivors": answering,
+        "mean_survivors": None if cell.method == "centralised" else curve.mean_survivors,
         "reliable_clients": prepared.dropouts.num_reliable,
-        "train_rows": prepared.split.train.num_rows,
-        "test_rows": prepared.split.test.num_rows,
+        "train_rows": split.train.num_rows,
+        "test_rows": split.test.num_rows,
         "weights_sha256": curve.weights_sha256,
         "seconds": curve.seconds,
     }
-    write_atomic(folder / "config.toml", to_toml(config).encode())
-    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    write_summary(folder, summary)
-    return summary
+    return summary, curve.evaluations
 
 
 def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations: list[dict[str, Any]]) -> Record:

@@ -17,7 +17,6 @@ from dresfl.deploy.toml import closest, parse
 from dresfl.errors import UsageError
 from dresfl.experiments.config import RunConfig
 from dresfl.experiments.published import METHODS, recipes
-from dresfl.features import Features
 from dresfl.runtimes.local import first_feasible_seed, paper
 
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1
@@ -46,11 +45,6 @@ class Cell:
     @property
     def is_dresfl(self) -> bool:
         return self.method.startswith("dresfl")
-
-    @property
-    def data(self) -> tuple[str, Features]:
-        """What the run reads: cells that agree in it share one copy."""
-        return self.dataset, self.config.features
 
     def folder(self, out: Path) -> Path:
         """Where the run keeps its files."""

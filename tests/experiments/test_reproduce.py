@@ -19,7 +19,7 @@ from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import load_config
 from dresfl.experiments.reproduce import cells as cells_module
-from dresfl.experiments.reproduce import runner
+from dresfl.experiments.reproduce import figures, runner
 from dresfl.experiments.reproduce.matrix import NEEDED, feasible_draws, infeasible_draw
 from dresfl.experiments.reproduce.records import read_record
 from dresfl.model import Conv2d, Network
@@ -334,15 +334,15 @@ def test_figures_are_drawn_from_records_alone_and_the_same_again(done: Path, tmp
     records = paper.read_records(done)
     records += posing_as(records, "mnist") + posing_as(records, "emnist")
     for name in ("figure3", "figure4"):
-        svg, png = paper.draw(name, records, tmp_path)
+        svg, png = figures.draw(name, records, tmp_path)
         assert png.read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in svg.read_text()
     first = svg.read_text()
-    assert paper.draw("figure4", records, tmp_path)[0].read_text() == first
-    curve = paper.curves(records)["mnist"]["dresfl"]
+    assert figures.draw("figure4", records, tmp_path)[0].read_text() == first
+    curve = figures.curves(records)["mnist"]["dresfl"]
     assert (curve["rounds"], curve["seeds"]) == ([1, 2, 3, 4], 2)
     with pytest.raises(DresError, match="no finished run"):
-        paper.draw("figure4", [], tmp_path)
+        figures.draw("figure4", [], tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["", "{}\n", '{"kind": "header"}\n', "not json"])

@@ -222,7 +222,7 @@ def test_workers_run_what_can_be_run(done: Path, tmp_path: Path, monkeypatch: py
     good = paper.matrix(["digits"], ["scaffold", "dresfl"], seeds=2, rounds=4)
     wide = dataclasses.replace(good[0].config.federation, num_clients=2000)  # more clients than rows
     bad = dataclasses.replace(good[0], seed=2, config=dataclasses.replace(good[0].config, federation=wide))
-    absurd = dataclasses.replace(good[0], method="unknown")
+    absurd = dataclasses.replace(good[0], seed=3, config=None)  # type: ignore[arg-type]
     monkeypatch.setattr(runner, "_work", die_once)
     monkeypatch.setenv("DRESFL_TEST_MARK", str(tmp_path / "mark"))
     watch = Quiet()
@@ -230,7 +230,7 @@ def test_workers_run_what_can_be_run(done: Path, tmp_path: Path, monkeypatch: py
     assert watch.failed == failures
     messages = {failure.cell.name: failure.message for failure in failures}
     (dead,) = [name for name, message in messages.items() if "exit code 9" in message]
-    assert {"digits/scaffold/seed-2", "digits/unknown/seed-0"} | {dead} == messages.keys()
+    assert {"digits/scaffold/seed-2", "digits/scaffold/seed-3"} | {dead} == messages.keys()
     finished = [cell for cell in good if cell.name != dead]
     assert sorted(watch.finished) == sorted(cell.name for cell in finished)
     for cell in finished:

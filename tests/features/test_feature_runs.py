@@ -135,7 +135,7 @@ def test_extracted_features_are_no_images(folder):
 
 
 def test_a_recipe_convolves_transformed_images():
-    config, _ = recipe("fashion", "dresfl")
+    config = recipe("fashion", "dresfl")
     assert config.features.transforms
     digits = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset="digits"))
     prepared = prepare(digits, None)

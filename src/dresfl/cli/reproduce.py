@@ -11,6 +11,7 @@ from dresfl.errors import DresError, UsageError
 from dresfl.experiments.published import METHODS, TABLE_DATASETS, recipes
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.experiments.reproduce import Failure
@@ -48,7 +49,7 @@ def _run(
         bool, typer.Option("--replace", help="Run cells again whose stored run had other settings.")
     ] = False,
     render_only: Annotated[bool, typer.Option("--render-only", help="Run nothing; render what has run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     from dresfl.experiments import reproduce as paper
 

@@ -38,8 +38,6 @@ def finished(cell: Cell, out: Path) -> Record | None:
         return None
     record = read_record(path)
     differing = differences(record.config, cell.config)
-    if not cell.is_dresfl and record.header.get("loss") != cell.loss:
-        differing.append("loss")
     if differing:
         raise CheckpointError(
             f"{cell.name} ran with other settings ({', '.join(differing)})",
@@ -91,7 +89,7 @@ def _baseline(cell: Cell, split: Split, report: Report) -> tuple[dict[str, Any],
     """A baseline's summary and evaluations. It keeps no files of its own: stopped, it starts over."""
     with torch_threads(cell.config.threads):
         prepared = prepare(cell.config, None, split=split)
-        curve = run_baseline(prepared, cast(Method, cell.method), report, loss=cell.loss)
+        curve = run_baseline(prepared, cast(Method, cell.method), report)
     summary = {
         "engine": "real",
         "test_accuracy": curve.final,
@@ -119,7 +117,7 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
         "device": _device(config.device),
         "commit": commit(),
         "versions": {"dresfl": dresfl.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "loss": "squared" if cell.is_dresfl else cell.loss,
+        "loss": "squared" if cell.is_dresfl else "cross-entropy",
         "train_rows": summary["train_rows"],
         "test_rows": summary["test_rows"],
         "config": tomllib.loads(to_toml(config)),

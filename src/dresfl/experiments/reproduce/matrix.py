@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, final
 
-from dresfl.baselines import LOSSES, Loss
 from dresfl.deploy.toml import closest, parse
 from dresfl.errors import UsageError
 from dresfl.experiments.config import RunConfig
@@ -36,7 +35,6 @@ class Cell:
     dropout_seed: int
     passed_over: tuple[int, ...]  # infeasible draws between the seed before and this one
     config: RunConfig
-    loss: Loss = "cross-entropy"  # of a baseline
     feasible: bool = True
 
     @property
@@ -60,12 +58,12 @@ class Cell:
         return f"seed-{self.seed}" if self.feasible else f"infeasible-{self.dropout_seed}"
 
 
-def recipe(dataset: str, method: str, *, rounds: int = 0, engine: str = "", device: str = "") -> tuple[RunConfig, Loss]:
-    """A method's configuration on a data set, for seed 0, and the loss of a baseline.
+def recipe(dataset: str, method: str, *, rounds: int = 0, engine: str = "", device: str = "") -> RunConfig:
+    """A method's configuration on a data set, for seed 0.
 
     `rounds`, `engine` and `device` win over the recipe where given.
 
-    >>> config, _ = recipe("mnist", "dresfl-paper")
+    >>> config = recipe("mnist", "dresfl-paper")
     >>> (config.rounds, config.optimizer.learning_rate, config.federation.num_clients)
     (70000, 0.1, 20)
     """
@@ -79,12 +77,9 @@ def recipe(dataset: str, method: str, *, rounds: int = 0, engine: str = "", devi
     merged = {"name": f"{dataset}-{method}", **table}
     for name in (method,) if method.startswith("dresfl") else ("baselines", method):
         merged = _merged(merged, own[name])
-    loss = merged.pop("loss", "cross-entropy")
-    if loss not in LOSSES:
-        raise UsageError(f"the recipe {dataset} has an unknown loss {loss!r}", "use cross-entropy or squared")
     every = dict.fromkeys(("evaluate_every", "checkpoint_every"), max(1, (rounds or merged["rounds"]) // EVALUATIONS))
     given = {"engine": engine, "device": device, **({"rounds": rounds, **every} if rounds else {})}
-    return parse(RunConfig, {**every, **merged, **{key: value for key, value in given.items() if value}}), loss
+    return parse(RunConfig, {**every, **merged, **{key: value for key, value in given.items() if value}})
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,16 +129,16 @@ def matrix(
     for dataset in datasets:
         found = {method: recipe(dataset, method, rounds=rounds, engine=engine, device=device) for method in methods}
         for seed in range(seeds):
-            for method, (config, loss) in found.items():
+            for method, config in found.items():
                 draw, passed = feasible_draws(seeds, config.federation.num_clients)[seed]
-                cells.append(Cell(dataset, method, seed, draw, passed, _seeded(config, seed, draw), loss))
+                cells.append(Cell(dataset, method, seed, draw, passed, _seeded(config, seed, draw)))
     like = next((cell for cell in cells if cell.is_dresfl), None)
     if with_infeasible and like:
         short = min(like.config.rounds, INFEASIBLE_ROUNDS)
-        config, loss = recipe(like.dataset, like.method, rounds=short, engine=engine, device=device)
+        config = recipe(like.dataset, like.method, rounds=short, engine=engine, device=device)
         draw = infeasible_draw(config.federation.num_clients)
         config = _seeded(config, like.seed, draw)
-        cells.append(Cell(like.dataset, like.method, like.seed, draw, (), config, loss, feasible=False))
+        cells.append(Cell(like.dataset, like.method, like.seed, draw, (), config, feasible=False))
     return cells
 
 

@@ -20,7 +20,9 @@ _LOG_LINES = 10  # per run, where stderr is not a terminal
 class RoundBar(contextlib.AbstractContextManager["RoundBar"]):
     """A live line per run on a terminal; about ten plain lines per run in a log. On stderr."""
 
-    def __init__(self, width: int = 12, speed_estimate_period: float = 30) -> None:
+    def __init__(
+        self, width: int = 12, count: str = "round {task.completed:>6}/{task.total}", period: int = 30
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -29,14 +31,14 @@ class RoundBar(contextlib.AbstractContextManager["RoundBar"]):
         self._bars = Progress(
             TextColumn(f"{{task.description:<{width}}}"),
             BarColumn(),
-            TextColumn("round {task.completed:>6}/{task.total}"),
+            TextColumn(count),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self.console,
             disable=not self.live,
-            speed_estimate_period=speed_estimate_period,
+            speed_estimate_period=period,
         )
         self._bars.start()
         self._tasks: dict[str, TaskID] = {}

@@ -22,7 +22,7 @@ class MatrixBar(contextlib.AbstractContextManager["MatrixBar"]):
         self._count, self._ended = len(cells), 0
         self._done: dict[str, int] = {}
         self._started, self._reported, self._before = time.monotonic(), time.monotonic(), 0
-        self._bar = display.RoundBar(width=32, speed_estimate_period=600)
+        self._bar = display.RoundBar(width=32, count="{task.completed}/{task.total}", period=600)
         self._refresh()
 
     def __exit__(self, *exception: object) -> None:

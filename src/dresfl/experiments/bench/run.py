@@ -38,9 +38,7 @@ _MNIST = Setting()
 
 def _sweeps(*, full: bool) -> tuple[Sweep, ...]:
     base = Setting(code=CodeParameters(num_clients=20, batch_size=16))
-    many = Setting(
-        code=CodeParameters(num_clients=70, batch_size=16)
-    )  # room for the answers that 8 shards or colluders need
+    many = Setting(code=CodeParameters(num_clients=70, batch_size=16))  # enough answers for 8 shards or colluders
     return (
         Sweep("clients", (10, 20, 50, 100, 200) if full else (10, 50, 200), base),
         Sweep("shards", (1, 2, 4, 8) if full else (1, 4), many),
@@ -102,11 +100,7 @@ def _measure(settings: Settings, device: str, threads: int, note: Note) -> dict[
     for shape in settings.shapes:
         note(f"exact product {shape_name(shape)}")
         results["gemm"][shape_name(shape)] = product_200_bits(
-            shape,
-            device=device,
-            threads=threads,
-            seconds=settings.seconds,
-            slow_products=settings.slow_products,
+            shape, device=device, threads=threads, seconds=settings.seconds, slow_products=settings.slow_products
         )
     for shape in settings.byte_shapes if device == "cuda" else ():
         note(f"int8 product {shape_name(shape)}")

@@ -114,7 +114,7 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
         "feasible": cell.feasible,
         "rounds": config.rounds,
         "engine": summary["engine"],
-        "device": _device(config.device),
+        "device": f"cuda ({torch.cuda.get_device_name()})" if config.device == "cuda" else config.device,
         "commit": commit(),
         "versions": {"dresfl": dresfl.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "loss": "squared" if cell.is_dresfl else "cross-entropy",
@@ -134,10 +134,6 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
         "weights_sha256": summary["weights_sha256"],
     }
     return Record(header, evaluations, result)
-
-
-def _device(device: str) -> str:
-    return f"cuda ({torch.cuda.get_device_name()})" if device == "cuda" else device
 
 
 def commit() -> str:

@@ -1,6 +1,5 @@
 """One cell: train it in its folder, then write its record. A finished cell is never run again."""
 
-import contextlib
 import dataclasses
 import os
 import platform
@@ -14,19 +13,20 @@ import torch
 
 import dresfl
 from dresfl.baselines import Method
-from dresfl.data import Split
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
-from dresfl.experiments.config import RunConfig, load_config
-from dresfl.experiments.prepare import load_split, prepare
+from dresfl.experiments.config import RunConfig, differences, load_config
+from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
-from dresfl.features import only_one
 from dresfl.kernels.threads import torch_threads
 from dresfl.storage.run_folder import Progress, clear_run, read_metrics
 
 from .matrix import Cell
-from .records import Record, differences, read_record
+from .records import SAME_RESULT, Record, read_record
+
+_OF_THE_CELL = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible")
+_OF_THE_SUMMARY = ("test_accuracy", "skipped_rounds", "mean_survivors", "reliable_clients", "seconds", "weights_sha256")
 
 Report = Callable[[int, float | None], None]  # after every round: rounds done, the last test accuracy
 
@@ -37,7 +37,7 @@ def finished(cell: Cell, out: Path) -> Record | None:
     if not path.exists():
         return None
     record = read_record(path)
-    differing = differences(record.config, cell.config)
+    differing = differences(record.config, cell.config, SAME_RESULT)
     if differing:
         raise CheckpointError(
             f"{cell.name} ran with other settings ({', '.join(differing)})",
@@ -61,20 +61,13 @@ def run_cell(cell: Cell, data: Path | None, out: Path, report: Report) -> Record
         def watch(progress: Progress, *_: object) -> None:
             report(progress.round_number, progress.accuracy)
 
-        split = None if (folder / "summary.json").exists() else _split(config, data, out)
-        summary = train(config, out=folder, resume=True, split=split, watch=watch)
+        summary = train(config, folder=data, out=folder, resume=True, watch=watch)
         evaluations = [line for line in read_metrics(folder) if "test_accuracy" in line]
     else:
-        summary, evaluations = _baseline(cell, _split(config, data, out), report)
+        summary, evaluations = _baseline(cell, data, report)
     record = _record(cell, config, summary, evaluations)
     record.write(cell.jsonl(out))
     return record
-
-
-def _split(config: RunConfig, data: Path | None, out: Path) -> Split:
-    """The data of a run. Of several processes one extracts features at a time; the others then find them cached."""
-    with only_one(out / ".features") if config.features.extractor else contextlib.nullcontext():
-        return load_split(config, data)
 
 
 def _resumed(config: RunConfig, folder: Path) -> RunConfig:
@@ -85,10 +78,10 @@ def _resumed(config: RunConfig, folder: Path) -> RunConfig:
         return config
 
 
-def _baseline(cell: Cell, split: Split, report: Report) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _baseline(cell: Cell, data: Path | None, report: Report) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A baseline's summary and evaluations. It keeps no files of its own: stopped, it starts over."""
     with torch_threads(cell.config.threads):
-        prepared = prepare(cell.config, None, split=split)
+        prepared = prepare(cell.config, data)
         curve = run_baseline(prepared, cast(Method, cell.method), report)
     summary = {
         "engine": "real",
@@ -96,8 +89,8 @@ def _baseline(cell: Cell, split: Split, report: Report) -> tuple[dict[str, Any],
         "skipped_rounds": curve.skipped_rounds,
         "mean_survivors": None if cell.method == "centralised" else curve.mean_survivors,
         "reliable_clients": prepared.dropouts.num_reliable,
-        "train_rows": split.train.num_rows,
-        "test_rows": split.test.num_rows,
+        "train_rows": prepared.split.train.num_rows,
+        "test_rows": prepared.split.test.num_rows,
         "weights_sha256": curve.weights_sha256,
         "seconds": curve.seconds,
     }
@@ -106,12 +99,7 @@ def _baseline(cell: Cell, split: Split, report: Report) -> tuple[dict[str, Any],
 
 def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations: list[dict[str, Any]]) -> Record:
     header = {
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "seed": cell.seed,
-        "dropout_seed": cell.dropout_seed,
-        "passed_over": list(cell.passed_over),
-        "feasible": cell.feasible,
+        **{key: getattr(cell, key) for key in _OF_THE_CELL},
         "rounds": config.rounds,
         "engine": summary["engine"],
         "device": f"cuda ({torch.cuda.get_device_name()})" if config.device == "cuda" else config.device,
@@ -124,14 +112,9 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
     }
     refused = summary.get("alarms", 0)
     result = {
-        "test_accuracy": summary["test_accuracy"],
-        "skipped_rounds": summary["skipped_rounds"],
+        **{key: summary[key] for key in _OF_THE_SUMMARY},
         "alarms": refused,
         "decoded_share": 1 - (summary["skipped_rounds"] + refused) / config.rounds if cell.is_dresfl else None,
-        "mean_survivors": summary["mean_survivors"],
-        "reliable_clients": summary.get("reliable_clients"),
-        "seconds": summary["seconds"],
-        "weights_sha256": summary["weights_sha256"],
     }
     return Record(header, evaluations, result)
 

@@ -138,12 +138,15 @@ def test_what_decides_the_features_decides_the_file(own, split, tmp_path, monkey
     assert count() == 5
 
 
-def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path):
-    def stop(done, total):
+def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path, monkeypatch):
+    def some(extractor, images):
+        yield next(extracted(extractor, images))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("dresfl.features.split.extracted", some)
     with pytest.raises(KeyboardInterrupt):
-        extract_features(split, own("means"), tmp_path, "cpu", stop)
+        extract_features(split, own("means"), tmp_path, "cpu")
+    monkeypatch.undo()
     assert [path.suffix for path in sorted((tmp_path / "features").iterdir())] == [".json", ".lock"]
     assert extract_features(split, own("means"), tmp_path, "cpu").train.input_shape == (3,)
 
@@ -174,20 +177,17 @@ def test_a_folder_that_cannot_be_written_is_named(own, split, tmp_path):
     assert "DRESFL_CACHE" in caught.value.hint
 
 
-def test_of_two_runs_one_extracts(own, split, tmp_path):
+def test_of_two_runs_one_extracts(own, split, tmp_path, capsys):
     """Locks belong to open files, so threads stand for processes here."""
     together = threading.Barrier(2)
-    blocks = []
 
     def run():
         together.wait()
-        return extract_features(
-            split, own("means"), tmp_path, "cpu", lambda done, total: blocks.append(done)
-        ).train.inputs
+        return extract_features(split, own("means"), tmp_path, "cpu").train.inputs
 
     with ThreadPoolExecutor(2) as pool:
         first, second = (future.result() for future in [pool.submit(run), pool.submit(run)])
-    assert len(blocks) == 4
+    assert capsys.readouterr().out.count("extracting") == 4
     assert np.array_equal(first, second)
 
 

@@ -118,7 +118,7 @@ def rounds(session: Session) -> tuple[Call, int]:
 
 def bare_gradient(session: Session) -> dict[str, Call]:
     """The float64 products in one client's gradient, and nothing else."""
-    return bare_products(_layers(session, 1), session.device)
+    return bare_products(lambda: _layers(session, 1), session.device)
 
 
 def bare_round(session: Session) -> dict[str, Call]:
@@ -126,9 +126,13 @@ def bare_round(session: Session) -> dict[str, Call]:
     moduli, answers = len(session.field.moduli), session.recovery_threshold
     hidden = session.num_shards + session.max_colluders
     columns, parameters = session.batch_size * session.row_width, session.network.num_parameters
-    encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
-    decoding = _reals(session, moduli, 1, answers), _reals(session, moduli, answers, parameters)
-    return bare_products([encoding, *_layers(session, answers), decoding], session.device)
+
+    def pairs() -> list[tuple[Tensor, Tensor]]:
+        encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
+        decoding = _reals(session, moduli, 1, answers), _reals(session, moduli, answers, parameters)
+        return [encoding, *_layers(session, answers), decoding]
+
+    return bare_products(pairs, session.device)
 
 
 def _layers(session: Session, answers: int) -> list[tuple[Tensor, Tensor]]:
@@ -148,16 +152,19 @@ def _reals(session: Session, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64).to(session.device)
 
 
-def bare_products(pairs: Sequence[tuple[Tensor, Tensor]], device: str) -> dict[str, Call]:
-    """These products alone, by torch, and on a CPU by NumPy too: which one is faster depends on the CPU."""
+def bare_products(pairs: Callable[[], Sequence[tuple[Tensor, Tensor]]], device: str) -> dict[str, Call]:
+    """These products alone, by torch, and on a CPU by NumPy too: which one is faster depends on the CPU.
+
+    pairs: makes the factors, anew for each library.
+    """
 
     def run(multiply: Callable[[Any, Any], Any], factors: Sequence[tuple[Any, Any]]) -> None:
         for left, right in factors:
             multiply(left, right)
 
-    calls: dict[str, Call] = {"torch": functools.partial(run, torch.matmul, pairs)}
+    calls: dict[str, Call] = {"torch": functools.partial(run, torch.matmul, pairs())}
     if device == "cpu":
-        calls["numpy"] = functools.partial(run, np.matmul, [(left.numpy(), right.numpy()) for left, right in pairs])
+        calls["numpy"] = functools.partial(run, np.matmul, [(left.numpy(), right.numpy()) for left, right in pairs()])
     return calls
 
 

@@ -93,7 +93,7 @@ def test_the_machine_is_described_but_not_named() -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 1.7, -0.5])
 def test_growth_is_fitted_as_a_slope(exponent: float) -> None:
-    points = {size: 3e-4 * size**exponent for size in (10, 20, 50, 200)}
+    points = {str(size): 3e-4 * size**exponent for size in (10, 20, 50, 200)}
     assert timing.growth_exponent(points) == pytest.approx(exponent)
 
 
@@ -132,7 +132,7 @@ def test_bare_products_are_those_of_the_network() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "matmul", spy)
-        stages.bare_round(session)()
+        stages.bare_round(session)["torch"]()
     needed, columns = session.recovery_threshold, 4 * session.row_width
     layers = [(4, 6, 4), (6, 4, 4), (4, 4, 3), (4, 4, 3), (4, 3, 4)]
     assert shapes == [(needed, 2, columns), *layers, (1, needed, session.network.num_parameters)]

@@ -81,14 +81,12 @@ def split():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_users_own_module(own, channels):
     split = Split(images(70, channels), images(5, channels, seed=1))
-    seen = []
-    got = extract_features(split, own("means"), None, "cpu", lambda done, total: seen.append((done, total)))
+    got = extract_features(split, own("means"), None, "cpu")
     for part, original in ((got.train, split.train), (got.test, split.test)):
         wanted = np.broadcast_to(2 * original.inputs.mean((1, 2)), (original.num_rows, 3))  # gray: three times
         assert part.inputs.dtype == np.float32
         np.testing.assert_allclose(part.inputs, wanted, rtol=1e-3)
         assert np.array_equal(part.labels, original.labels)
-    assert seen == [(32, 75), (64, 75), (70, 75), (75, 75)]
 
 
 def test_weights_drawn_at_random_are_the_same_each_time(own, split):
@@ -140,12 +138,15 @@ def test_what_decides_the_features_decides_the_file(own, split, tmp_path, monkey
     assert count() == 5
 
 
-def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path):
-    def stop(done, total):
+def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path, monkeypatch):
+    def some(extractor, images):
+        yield next(extracted(extractor, images))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("dresfl.features.split.extracted", some)
     with pytest.raises(KeyboardInterrupt):
-        extract_features(split, own("means"), tmp_path, "cpu", stop)
+        extract_features(split, own("means"), tmp_path, "cpu")
+    monkeypatch.undo()
     assert [path.suffix for path in sorted((tmp_path / "features").iterdir())] == [".json", ".lock"]
     assert extract_features(split, own("means"), tmp_path, "cpu").train.input_shape == (3,)
 
@@ -176,20 +177,17 @@ def test_a_folder_that_cannot_be_written_is_named(own, split, tmp_path):
     assert "DRESFL_CACHE" in caught.value.hint
 
 
-def test_of_two_runs_one_extracts(own, split, tmp_path):
+def test_of_two_runs_one_extracts(own, split, tmp_path, capsys):
     """Locks belong to open files, so threads stand for processes here."""
     together = threading.Barrier(2)
-    blocks = []
 
     def run():
         together.wait()
-        return extract_features(
-            split, own("means"), tmp_path, "cpu", lambda done, total: blocks.append(done)
-        ).train.inputs
+        return extract_features(split, own("means"), tmp_path, "cpu").train.inputs
 
     with ThreadPoolExecutor(2) as pool:
         first, second = (future.result() for future in [pool.submit(run), pool.submit(run)])
-    assert len(blocks) == 4
+    assert capsys.readouterr().out.count("extracting") == 4
     assert np.array_equal(first, second)
 
 
@@ -244,7 +242,7 @@ def test_resizing_is_bilinear_without_aligned_corners(size):
 def test_a_block_that_does_not_fit_is_halved(own, split, monkeypatch):
     """Where memory runs out, smaller blocks give the same features."""
     extractor = load_extractor(own("means"), None, "cpu")
-    wanted = np.concatenate(list(extracted(extractor, split.train.inputs, lambda done: None)))
+    wanted = np.concatenate(list(extracted(extractor, split.train.inputs)))
     forward = type(extractor.module).forward
     sizes = []
 
@@ -255,12 +253,12 @@ def test_a_block_that_does_not_fit_is_halved(own, split, monkeypatch):
         return forward(module, batch)
 
     monkeypatch.setattr(type(extractor.module), "forward", small)
-    got = np.concatenate(list(extracted(extractor, split.train.inputs, lambda done: None)))
+    got = np.concatenate(list(extracted(extractor, split.train.inputs)))
     assert sizes[:4] == [32, 16, 8, 8]
     assert np.array_equal(got, wanted)
     monkeypatch.setattr(type(extractor.module), "forward", lambda module, batch: small(module, range(99)))
     with pytest.raises(torch.OutOfMemoryError):
-        next(extracted(extractor, split.train.inputs, lambda done: None))
+        next(extracted(extractor, split.train.inputs))
 
 
 def test_without_an_extractor_pixels_are_transformed(split):
@@ -284,7 +282,7 @@ def test_a_gpu_extracts_the_same_up_to_float16(tmp_path):
         (Features(f"{tmp_path / 'own.py'}:means", image_size=16), 0.001),
     ):
         cpu, cuda = (
-            np.concatenate(list(extracted(load_extractor(settings, tmp_path, device), pixels, lambda done: None)))
+            np.concatenate(list(extracted(load_extractor(settings, tmp_path, device), pixels)))
             for device in ("cpu", "cuda")
         )
         assert cuda.dtype == np.float16

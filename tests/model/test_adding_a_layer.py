@@ -140,4 +140,4 @@ def test_runs_baselines_and_models_take_it(toy):
     assert model.weights_sha256 == coded["weights_sha256"]
     test = prepared.split.test
     assert np.mean(model.predict(test.inputs) == test.labels) == coded["test_accuracy"]
-    assert 0 <= run_baseline(prepared, "fedavg", "", lambda number, accuracy: None).final <= 1
+    assert 0 <= run_baseline(prepared, "fedavg", lambda number, accuracy: None).final <= 1

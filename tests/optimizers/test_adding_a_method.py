@@ -77,4 +77,4 @@ def test_rounds_blocks_and_checkpoints_take_it():
 
 def test_baselines_take_it():
     prepared = prepare(load_config("digits", RUN), None)
-    assert 0 <= run_baseline(prepared, "centralised", "", lambda number, accuracy: None).final <= 1
+    assert 0 <= run_baseline(prepared, "centralised", lambda number, accuracy: None).final <= 1

@@ -11,6 +11,7 @@ from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
 from . import display, flower, identity, network, reproduce
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.api.simulate import Watcher
@@ -24,8 +25,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Dropout-resilient, secure federated learning: exact training on Lagrange-coded data.",
 )
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _version(wanted: bool) -> None:
@@ -120,10 +119,7 @@ def train_command(
     folder = out or Path("runs") / config.name
     with display.RoundBar() as bar:
         summary = train(config, folder=data, out=folder, resume=resume, watch=_watcher(bar, config), note=display.note)
-    if as_json:
-        print(json.dumps(summary, indent=2))
-    else:
-        display.print_pairs(f"{config.name}: {folder}", _readable(summary))
+    display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
 
 
@@ -192,7 +188,10 @@ def demo_command(
     display.print_table(
         "digits, sorted by label over 20 clients, same rounds, optimiser and dropouts",
         ["method", "test accuracy", "rounds", "answers a round", "skipped", "seconds"],
-        [[c.label, f"{100 * c.final:.1f} %", str(config.rounds), *seen[c.label], f"{c.seconds:.1f}"] for c in curves],
+        [
+            [label, f"{100 * curve.final:.1f} %", str(config.rounds), *seen[label], f"{curve.seconds:.1f}"]
+            for label, curve in curves.items()
+        ],
     )
     print(f"curves: {out / 'curves.png'}   model: {out / 'model.safetensors'}")
 

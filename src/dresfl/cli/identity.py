@@ -5,13 +5,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dresfl.errors import IdentityError
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.sealing import Member, Roster
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 ca = typer.Typer(no_args_is_help=True, help="A local certificate authority, for consortia that have none.")
 roster = typer.Typer(no_args_is_help=True, help="The signed list of all parties and their keys.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SignWith = Annotated[Path, typer.Option(metavar="DIR", help="The maker's identity: the folder of dresfl keygen.")]
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER", help="A roster file.")]
 RosterOut = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the roster; it must not exist yet.")]
@@ -51,7 +51,7 @@ def keygen(
     identity.save(out)
     write_new(request_file, request, error=IdentityError)
     identity.card.save(card_file)
-    _show(
+    display.print_pairs(
         f"{name}: new identity",
         {"name": name, "request": request_file, "card": card_file, "fingerprint": identity.member.fingerprint},
         as_json,
@@ -70,7 +70,7 @@ def ca_init(
     from dresfl.sealing.certificates import CA_CERTIFICATE_FILE
 
     CertificateAuthority.create(name, days).save(folder)
-    _show(f"{name}: new authority", {"name": name, "certificate": folder / CA_CERTIFICATE_FILE}, as_json)
+    display.print_pairs(f"{name}: new authority", {"name": name, "certificate": folder / CA_CERTIFICATE_FILE}, as_json)
 
 
 @ca.command(
@@ -102,7 +102,7 @@ def ca_sign(
     authority = CertificateAuthority.load(folder)
     certificate = authority.sign(read_file(request, FILE_LIMIT, error=IdentityError), days=days, server=server or ())
     write_new(out, certificate, error=IdentityError)
-    _show(f"certificate {out}", describe(certificate), as_json)
+    display.print_pairs(f"certificate {out}", describe(certificate), as_json)
 
 
 @roster.command(
@@ -197,10 +197,3 @@ def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
 
 def _party(member: "Member") -> dict[str, str]:
     return {"name": member.name, "fingerprint": member.fingerprint}
-
-
-def _show(title: str, pairs: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(pairs, indent=2, default=str))
-    else:
-        display.print_pairs(title, pairs)

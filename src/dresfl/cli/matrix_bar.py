@@ -1,13 +1,9 @@
 """How the progress of many runs looks in a terminal, and in a log."""
 
-import sys
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
 
 from . import display
 
@@ -18,7 +14,7 @@ _LOG_EVERY = 30  # seconds between two lines about running cells, where stderr i
 
 
 @final
-class MatrixBar:
+class MatrixBar(contextlib.AbstractContextManager["MatrixBar"]):
     """A bar over all rounds of the matrix and a line for each running cell; in a log, a line per finished cell."""
 
     def __init__(self, cells: "Sequence[Cell]") -> None:
@@ -26,29 +22,11 @@ class MatrixBar:
         self._count, self._ended = len(cells), 0
         self._done: dict[str, int] = {}
         self._started, self._reported, self._before = time.monotonic(), time.monotonic(), 0
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._bars = Progress(
-            TextColumn("{task.description:<32}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            Remaining(),
-            console=console,
-            disable=not self._live,
-            speed_estimate_period=600,
-        )
-        self._all = self._bars.add_task("all rounds", total=self._total, status="")
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "MatrixBar":
-        self._bars.start()
-        return self
+        self._bar = display.RoundBar(width=32, count="{task.completed}/{task.total}", period=600)
+        self._refresh()
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        self._bar.__exit__()
 
     def skip(self, cell: "Cell") -> None:
         self._before += cell.config.rounds
@@ -59,14 +37,12 @@ class MatrixBar:
             self._before += done  # an interrupted cell goes on in the middle
         self._done[cell.name] = done
         status = display.status(accuracy)
-        if self._live:
-            if cell.name not in self._tasks:
-                self._tasks[cell.name] = self._bars.add_task(cell.name, total=cell.config.rounds, status="")
-            self._bars.update(self._tasks[cell.name], completed=done, status=status)
+        if self._bar.live:
+            self._bar.update(cell.name, done, cell.config.rounds, status)
             self._refresh()
         elif time.monotonic() - self._reported > _LOG_EVERY:
             self._reported = time.monotonic()
-            display.note(f"{self._standing()}  {cell.name}: round {done}/{cell.config.rounds}  {status}")
+            self._say(f"{cell.name}: round {done}/{cell.config.rounds}  {status}")
 
     def finish(self, cell: "Cell", record: "Record") -> None:
         self._end(cell)
@@ -79,18 +55,19 @@ class MatrixBar:
     def _end(self, cell: "Cell") -> None:
         self._ended += 1
         self._done[cell.name] = cell.config.rounds
-        if cell.name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(cell.name))
+        self._bar.remove(cell.name)
         self._refresh()
 
     def _refresh(self) -> None:
-        self._bars.update(self._all, completed=sum(self._done.values()), status=f"{self._ended} of {self._count} cells")
+        if self._bar.live:
+            status = f"{self._ended} of {self._count} cells"
+            self._bar.update("all rounds", sum(self._done.values()), self._total, status)
 
     def _say(self, text: str) -> None:
-        if self._live:
-            self._bars.console.print(text, highlight=False, markup=False)
+        if self._bar.live:
+            self._bar.console.print(text, highlight=False, markup=False)
         else:
-            print(f"{self._standing()}  {text}", file=sys.stderr, flush=True)
+            display.note(f"{self._standing()}  {text}")
 
     def _standing(self) -> str:
         done = sum(self._done.values())

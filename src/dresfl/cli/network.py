@@ -17,12 +17,12 @@ import typer
 from dresfl.errors import DresError, UsageError
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.runtimes.log import Log
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
@@ -140,7 +140,5 @@ def _logging() -> Iterator["Log"]:
 
 
 def _show(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        display.print_pairs(str(result["name"]), {key: value for key, value in result.items() if key != "name"})
+    shown = result if as_json else {key: value for key, value in result.items() if key != "name"}
+    display.print_pairs(str(result["name"]), shown, as_json)

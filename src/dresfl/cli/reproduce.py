@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.published import METHOD_LABELS, METHODS, TABLE_DATASETS, recipes
+from dresfl.experiments.published import METHODS, TABLE_DATASETS, recipes
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.experiments.reproduce import Failure
@@ -48,7 +49,7 @@ def _run(
         bool, typer.Option("--replace", help="Run cells again whose stored run had other settings.")
     ] = False,
     render_only: Annotated[bool, typer.Option("--render-only", help="Run nothing; render what has run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     from dresfl.experiments import reproduce as paper
 
@@ -117,41 +118,24 @@ def _render(target: str, out: Path, datasets: Sequence[str], methods: Sequence[s
     from dresfl.files import write_atomic
 
     records = paper.read_records(out)
+    result: dict[str, Any]
     if target == "table1":
-        found = paper.table(records)
+        result = paper.table(records)
         files = {
             "table1.md": paper.markdown(records),
             "table1.csv": paper.spreadsheet(records),
-            "table1.json": json.dumps(found, indent=2) + "\n",
+            "table1.json": json.dumps(result, indent=2) + "\n",
         }
         for name, text in files.items():
             write_atomic(out / name, text.encode())
-        if as_json:
-            print(json.dumps(found, indent=2))
-        else:
-            _print_table(found)
-            print("wrote " + ", ".join(str(out / name) for name in files))
-        return
-    if target == "figure4":
-        records = [record for record in records if record.dataset in datasets and record.method in methods]
-    paths = paper.draw("figure3" if target == "figure3" else "figure4", records, out)
-    if as_json:
-        print(json.dumps({"files": [str(path) for path in paths], "curves": paper.curves(records)}, indent=2))
+        paths = [out / name for name in files]
+        if not as_json:
+            display.print_table("Table 1: test accuracy, % (the paper's)", *paper.accuracies(result))
     else:
-        print("wrote " + ", ".join(map(str, paths)))
+        from dresfl.experiments.reproduce.figures import curves, draw
 
-
-def _print_table(found: dict[str, dict[str, dict[str, Any]]]) -> None:
-    from dresfl.data import data_set_label
-    from dresfl.experiments import reproduce as paper
-
-    methods = [method for method in METHODS if any(method in row for row in found.values())]
-    rows = [
-        [
-            METHOD_LABELS[method],
-            *(paper.cell_text(row.get(method), dataset, method) for dataset, row in found.items()),
-        ]
-        for method in methods
-    ]
-    columns = ["", *(data_set_label(dataset) for dataset in found)]
-    display.print_table("Table 1: test accuracy, % (the paper's)", columns, rows)
+        if target == "figure4":
+            records = [record for record in records if record.dataset in datasets and record.method in methods]
+        paths = draw(target, records, out)
+        result = {"files": [str(path) for path in paths], "curves": curves(records)}
+    print(json.dumps(result, indent=2) if as_json else "wrote " + ", ".join(map(str, paths)))

@@ -4,8 +4,8 @@ Every key is a field of a dataclass here (or of a layer, or of `Optimizer`): doc
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, final
 
@@ -100,6 +100,12 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
         raise UsageError(f"{source!r} is neither a preset nor a TOML file", closest(source, preset_names()))
     override(table, overrides)
     return parse(RunConfig, table)
+
+
+def differences(one: RunConfig, other: RunConfig, ignored: Collection[str]) -> list[str]:
+    """The keys in which two configurations differ, without those that are ignored."""
+    names = [f.name for f in fields(one) if f.name not in ignored]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dresfl.api.simulate import check_device
 from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type, load, partition
 from dresfl.errors import DataError
-from dresfl.features import Watch, extract_features
+from dresfl.features import extract_features
 from dresfl.model import Network
 from dresfl.protocol import Evaluation, Session
 from dresfl.quantize import Quantizer
@@ -48,29 +48,11 @@ class Prepared:
         return Evaluation(self.session.network, self.quantizer, self.split.test)
 
 
-def load_split(config: RunConfig, folder: Path | None, watch: Watch = lambda done, total: None) -> Split:
-    """The data set as the run sees it: images, or features if the configuration asks for them.
-
-    `watch` is told of images whose features were extracted, and of none where the cache has them.
-    """
+def prepare(config: RunConfig, folder: Path | None) -> Prepared:
+    """Read the data (images, or features if the configuration asks for them), spread it, derive the session."""
     check_device(config.device)
-    return extract_features(load(config.data.dataset, folder), config.features, folder, config.device, watch)
-
-
-def prepare(
-    config: RunConfig,
-    folder: Path | None,
-    *,
-    split: Split | None = None,
-    watch: Watch = lambda done, total: None,
-) -> Prepared:
-    """Read the data, spread it over the clients, derive the session.
-
-    `split`: what `load_split` made of the same `data` and `features`, if several runs share it.
-    """
-    check_device(config.device)
-    if split is None:
-        split = load_split(config, folder, watch)
+    images = load(config.data.dataset, folder)
+    split = extract_features(images, config.features, folder, config.device)
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
     parts = partition(

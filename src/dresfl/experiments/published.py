@@ -31,11 +31,12 @@ _ROWS: Final[dict[str, tuple[tuple[float, float], ...]]] = {
 # The paper has one row of each; it stands beside both of ours.
 _SAME_ROW: Final = {"dresfl-paper": "dresfl", "fedavg-is-unbiased": "fedavg-is"}
 
-PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {
-    dataset: {method: _ROWS[_SAME_ROW.get(method, method)][column] for method in METHODS}
+PAPER: Final[dict[tuple[str, str], tuple[float, float]]] = {
+    (dataset, method): _ROWS[_SAME_ROW.get(method, method)][column]
     for column, dataset in enumerate(TABLE_DATASETS)
+    for method in METHODS
 }
-"""PAPER[dataset][method]: mean and standard deviation."""
+"""PAPER[dataset, method]: mean and standard deviation."""
 
 ROWS: Final[dict[str, tuple[int, int]]] = {
     "mnist": (60_000, 10_000),

@@ -3,21 +3,19 @@
 The loop is that of `dresfl.api.simulate`; the folder is described in `dresfl.storage.run_folder`.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dresfl.api.plan import warnings
 from dresfl.api.simulate import Simulation, Watcher
-from dresfl.data import Split
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
 from dresfl.storage.run_folder import RUN_FILES, read_summary
 
-from .config import RunConfig, load_config
+from .config import RunConfig, differences, load_config
 from .prepare import Prepared, prepare
 
 
@@ -27,14 +25,13 @@ def train(
     folder: Path | None = None,
     out: Path,
     resume: bool = False,
-    split: Split | None = None,
     watch: Watcher = lambda progress, record, answers: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
-    folder: of the data sets. split: the data, where it has been read already. note: gets a line where a reader should
-    know something, e.g. that the dropouts leave too few clients.
+    folder: of the data sets. note: gets a line where a reader should know something, e.g. that the dropouts leave too
+    few clients.
     """
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
@@ -42,7 +39,7 @@ def train(
     if resume and not out.exists():
         note(f"note: there is no run in {out} yet; it starts with round 1")
     with torch_threads(config.threads):
-        prepared = prepare(config, folder, split=split)
+        prepared = prepare(config, folder)
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         _note_dangers(prepared, note)
         simulation = Simulation(
@@ -88,19 +85,11 @@ def _check_folder(config: RunConfig, out: Path, resume: bool) -> None:
 
 
 def _check_same(config: RunConfig, out: Path) -> None:
+    """Evaluation, checkpoints, threads and the device may change; what decides the weights may not."""
     stored = load_config(str(out / "config.toml"))
-    # evaluation, checkpoints, threads and the device may change; what decides the weights may not
-    stored = dataclasses.replace(
-        stored,
-        evaluate_every=config.evaluate_every,
-        checkpoint_every=config.checkpoint_every,
-        threads=config.threads,
-        device=config.device,
-    )
-    if stored != config:
-        names = (f.name for f in dataclasses.fields(config))
-        differing = ", ".join(name for name in names if getattr(stored, name) != getattr(config, name))
+    differing = differences(stored, config, ("evaluate_every", "checkpoint_every", "threads", "device"))
+    if differing:
         raise CheckpointError(
-            f"the run in {out} has another configuration ({differing})",
+            f"the run in {out} has another configuration ({', '.join(differing)})",
             f"compare with {out / 'config.toml'}, or choose another --out",
         )

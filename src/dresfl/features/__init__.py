@@ -4,8 +4,7 @@ Everything here is public and per sample: an extractor that all parties hold, th
 No client needs another's rows for any of it, so it leaks nothing and changes nothing in the protocol.
 """
 
-from .cache import only_one
 from .settings import Features
-from .split import Watch, extract_features
+from .split import extract_features
 from .transforms import transformed
 from .vgg import VGG19, load_vgg19

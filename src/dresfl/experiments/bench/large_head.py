@@ -6,10 +6,9 @@ Synthetic sparse rows like VGG features. The learning rate is tiny, so that rand
 Prints one JSON line: milliseconds a round (median of blocks of four), the field, peak memory, the longest kernels.
 """
 
+import functools
 import json
 import math
-import statistics
-import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -18,29 +17,28 @@ from dresfl.errors import DresError
 from dresfl.runtimes.local import LocalFederation
 
 from . import stages
+from .timing import interleaved
 
 
-def _seconds(rounds: int, local: LocalFederation) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
+def _play(local: LocalFederation, rounds: int) -> None:
     played = local.run_rounds(rounds)
-    torch.cuda.synchronize()
     if len(played) != rounds or any(record.outcome != "stepped" for record, _ in played):
         raise DresError(f"a round did not step: {played[-1]}")
-    return (time.perf_counter() - start) / rounds
 
 
 def main() -> None:
     """Measure the round on the GPU."""
     session = stages.Setting(layers=(25088, 4096, 4096, 10), rows_per_client=8).session("cuda")
     local = stages.federation(session, density=0.1, learning_rate=1e-9)
-    first = _seconds(1, local)  # compiles the kernels
-    seconds = [_seconds(4, local) for _ in range(5)]
+    calls = {rounds: functools.partial(_play, local, rounds) for rounds in (1, 4)}
+    first = interleaved({1: calls[1]}, 0.0, device="cuda", least=1, cold=[1])[1].median  # compiles the kernels
+    seconds = interleaved({4: calls[4]}, 0.0, device="cuda", least=5, cold=[4])[4].per(4).median
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        _seconds(1, local)
+        calls[1]()
+        torch.cuda.synchronize()
     kernels = sorted(profiled.key_averages(), key=lambda event: -event.device_time_total)[:8]
     found = {
-        "milliseconds": round(1e3 * statistics.median(seconds), 2),
+        "milliseconds": round(1e3 * seconds, 2),
         "first_round_seconds": round(first, 1),
         "channels": len(session.field.moduli),
         "modulus_bits": round(math.log2(session.field.modulus), 1),

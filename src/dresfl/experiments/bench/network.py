@@ -7,10 +7,7 @@ Clients are processes of their own, all on this machine. Figures go to stdout as
 """
 
 import argparse
-import asyncio
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dresfl.deploy.serve import serve
 from dresfl.deploy.settings import (
     AgreedFederation,
     AgreedModel,
@@ -25,22 +23,18 @@ from dresfl.deploy.settings import (
     ClientConfig,
     ClientData,
     Connecting,
+    CoordinatorConfig,
     Keys,
+    Listening,
+    load_settings,
 )
 from dresfl.deploy.toml import to_toml
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
-from dresfl.experiments.trials.grpc_trial import Trial, federate, make_keys
-from dresfl.federation import CoordinatorSettings
+from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, make_keys
 from dresfl.files import write_atomic
-from dresfl.kernels.threads import torch_threads
 from dresfl.model import Dense
-from dresfl.optimizers import Optimizer
-from dresfl.protocol import Training
-from dresfl.runtimes.coordinator_host import CoordinatorHost
-from dresfl.runtimes.grpc_runtime import Credentials, GrpcCoordinator, ListenSettings
 from dresfl.runtimes.log import log_to
-from dresfl.sealing import Identity
 
 
 def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
@@ -66,50 +60,34 @@ def measure_relay(clients: int, rows: int, features: int = 784) -> dict[str, Any
         event = json.loads(line)
         times[event["event"] if event["event"] != "ready" else f"ready {event['ready']}"] = time.monotonic()
 
-    with tempfile.TemporaryDirectory() as name, torch_threads(1):
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        names = [f"site-{i}" for i in range(clients)]
-        roster = make_keys(folder, names)
+        processes = [Process(f"site-{i}", "join", folder / f"site-{i}", "site.toml") for i in range(clients)]
+        roster = make_keys(folder, [process.name for process in processes])
+        keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
         everybody = AgreedFederation(max_colluders=(clients - 1) // 2)  # so that the round needs every client
-        file = AgreementFile(rounds=1, model=AgreedModel((Dense(10),), (features,)), federation=everybody)
-        agreement = file.with_roster(roster)
-        write_atomic(folder / "agreement.toml", to_toml(file).encode())
-        own = folder / "coordinator" / "keys"
-        certificate, authority = (own / "certificate.pem").read_bytes(), (folder / "ca" / "ca.cert.pem").read_bytes()
-        credentials = Credentials(Identity.load(own), certificate, authority, roster)
-        processes: list[subprocess.Popen[bytes]] = []
+        agreed = AgreementFile(rounds=1, model=AgreedModel((Dense(10),), (features,)), federation=everybody)
+        coordinator = CoordinatorConfig("relay", "../agreement.toml", "run", keys, network=Listening("127.0.0.1:0"))
+        write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
+        write_atomic(folder / "coordinator" / "fed.toml", to_toml(coordinator).encode())
 
         def start(port: int) -> None:
             generator = np.random.default_rng(1)
-            keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
-            for client in names:
-                inputs = generator.random((rows, features), dtype=np.float32)
-                np.savez(folder / client / "rows.npz", inputs=inputs, labels=generator.integers(10, size=rows))
-                connecting, data = Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
-                settings = ClientConfig("../agreement.toml", "store", keys, connecting, data)
-                write_atomic(folder / client / "site.toml", to_toml(settings).encode())
-                command = [sys.executable, "-m", "dresfl", "join", "--config", str(folder / client / "site.toml")]
-                processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))  # noqa: S603
-
-        async def run() -> int:
-            host = CoordinatorHost(
-                CoordinatorSettings(),
-                agreement,
-                credentials.identity,
-                roster,
-                folder,
-                lambda session: Training(session, Optimizer(), rounds=1),
-                lambda record, answers: None,
-                log_to(note),
+            settings = ClientConfig(
+                "../agreement.toml", "store", keys, Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
             )
-            await GrpcCoordinator(ListenSettings(), host, credentials, log_to(note)).run(start)
-            return 0 if host.machine.relay is None else host.machine.relay.relayed_bytes
+            for process in processes:
+                inputs = generator.random((rows, features), dtype=np.float32)
+                np.savez(folder / process.name / "rows.npz", inputs=inputs, labels=generator.integers(10, size=rows))
+                write_atomic(folder / process.name / "site.toml", to_toml(settings).encode())
+                process.start()
 
-        relayed = asyncio.run(run())
+        config = load_settings(CoordinatorConfig, folder / "coordinator" / "fed.toml")
+        shared = serve(config, log_to(note), start)["bytes_shared"]
         for process in processes:
-            process.wait(60)
+            process.process.wait(60)
     seconds = times[f"ready {clients}"] - times["terms settled"]
-    return {"clients": clients, "relayed_bytes": relayed, "seconds": seconds, "bytes_per_second": relayed / seconds}
+    return {"clients": clients, "bytes_shared": shared, "seconds": seconds, "bytes_per_second": shared / seconds}
 
 
 def main() -> None:
@@ -119,11 +97,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--rows", type=int, default=2000, help="of each client, for relay (an odd number of clients)")
     options = parser.parse_args()
-    measured = (
-        measure_rounds(options.clients, options.rounds)
-        if options.what == "rounds"
-        else measure_relay(options.clients, options.rows)
-    )
+    if options.what == "rounds":
+        measured = measure_rounds(options.clients, options.rounds)
+    else:
+        measured = measure_relay(options.clients, options.rows)
     print(json.dumps({"measured": options.what, **measured}, indent=2))
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from dresfl.errors import DresError
 from dresfl.field import ByteField, ResidueField, choose_moduli, modulus_limit
 
 from .peers import PEERS, Shape
-from .stages import bare_products, blas_names, residues
+from .stages import bare_products, residues
 from .timing import Call, Timing, interleaved
 
 _BITS = 180  # and headroom: nine primes of 24 or of 22.7 bits
@@ -26,16 +26,10 @@ def shape_name(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def limits(pairs: Callable[[str], Call], device: str) -> dict[str, Call]:
-    """The calls of every library's bare products, by the name that `against_fastest` looks for."""
-    return {f"limit {blas}": pairs(blas) for blas in blas_names(device)}
-
-
-def against_fastest(timings: dict[str, Timing]) -> dict[str, Any]:
-    """`against` the library that was faster."""
-    found = {name.split()[1]: timing for name, timing in timings.items() if name.startswith("limit")}
-    fastest = min(found, key=lambda blas: found[blas].median)
-    return {"limit_blas": fastest, **against(timings["exact"], found[fastest])}
+def against_fastest(timings: dict[str, Timing], limits: Iterable[str]) -> dict[str, Any]:
+    """`exact` against the fastest of the libraries that the limit was timed with."""
+    fastest = min(limits, key=lambda name: timings[name].median)
+    return {"limit_blas": fastest, **against(timings["exact"], timings[fastest])}
 
 
 def against(exact: Timing, limit: Timing) -> dict[str, Any]:
@@ -105,9 +99,9 @@ def _operands(shape: Shape, limit: int, device: str) -> tuple[ResidueField, Tens
 def _in_floats(shape: Shape, limit: int, device: str, seconds: float) -> dict[str, Any]:
     field, left, right = _operands(shape, limit, device)
     check_product(left, right, field.matmul(left, right), field.moduli)
-    bare = limits(lambda blas: bare_products([(left, right)], blas), device)
+    bare = bare_products(lambda: [(left, right)], device)
     timings = interleaved({"exact": lambda: field.matmul(left, right), **bare}, seconds, device=device)
-    return {"channels": len(field.moduli), "bits": math.log2(field.modulus), **against_fastest(timings)}
+    return {"channels": len(field.moduli), "bits": math.log2(field.modulus), **against_fastest(timings, bare)}
 
 
 def byte_operands(

@@ -3,6 +3,7 @@
 Rows and residues are synthetic: no data set is needed, and time does not depend on the values.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -115,27 +116,23 @@ def rounds(session: Session) -> tuple[Call, int]:
 # -- what they are compared with -------------------------------------------------------------------------------------
 
 
-def blas_names(device: str) -> tuple[str, ...]:
-    """The libraries whose bare products are timed; the limit is the faster one's, which depends on the CPU."""
-    return ("torch", "numpy") if device == "cpu" else ("torch",)
+def bare_gradient(session: Session) -> dict[str, Call]:
+    """The float64 products in one client's gradient, and nothing else."""
+    return bare_products(lambda: _layers(session, 1), session.device)
 
 
-def bare_gradients(session: Session, answers: int, blas: str = "torch") -> Call:
-    """The float64 products in `answers` clients' gradients, and nothing else."""
-    return bare_products(_layers(session, answers), blas)
-
-
-def bare_round(session: Session, blas: str = "torch") -> Call:
+def bare_round(session: Session) -> dict[str, Call]:
     """The float64 products of one round: encode, every layer forward and backward, decode."""
     moduli, answers = len(session.field.moduli), session.recovery_threshold
     hidden = session.num_shards + session.max_colluders
-    columns = session.batch_size * session.row_width
-    encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
-    decoding = (
-        _reals(session, moduli, 1, answers),
-        _reals(session, moduli, answers, session.network.num_parameters),
-    )
-    return bare_products([encoding, *_layers(session, answers), decoding], blas)
+    columns, parameters = session.batch_size * session.row_width, session.network.num_parameters
+
+    def pairs() -> list[tuple[Tensor, Tensor]]:
+        encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
+        decoding = _reals(session, moduli, 1, answers), _reals(session, moduli, answers, parameters)
+        return [encoding, *_layers(session, answers), decoding]
+
+    return bare_products(pairs, session.device)
 
 
 def _layers(session: Session, answers: int) -> list[tuple[Tensor, Tensor]]:
@@ -155,18 +152,20 @@ def _reals(session: Session, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64).to(session.device)
 
 
-def bare_products(pairs: Sequence[tuple[Tensor, Tensor]], blas: str) -> Call:
-    """These products alone, by torch or by NumPy."""
-    factors: Sequence[tuple[Any, Any]] = pairs
-    multiply: Callable[[Any, Any], Any] = torch.matmul
-    if blas == "numpy":
-        factors, multiply = [(left.numpy(), right.numpy()) for left, right in pairs], np.matmul
+def bare_products(pairs: Callable[[], Sequence[tuple[Tensor, Tensor]]], device: str) -> dict[str, Call]:
+    """These products alone, by torch, and on a CPU by NumPy too: which one is faster depends on the CPU.
 
-    def run() -> None:
+    pairs: makes the factors, anew for each library.
+    """
+
+    def run(multiply: Callable[[Any, Any], Any], factors: Sequence[tuple[Any, Any]]) -> None:
         for left, right in factors:
             multiply(left, right)
 
-    return run
+    calls: dict[str, Call] = {"torch": functools.partial(run, torch.matmul, pairs())}
+    if device == "cpu":
+        calls["numpy"] = functools.partial(run, np.matmul, [(left.numpy(), right.numpy()) for left, right in pairs()])
+    return calls
 
 
 def torch_step(setting: Setting, device: str) -> Call:

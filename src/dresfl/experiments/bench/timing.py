@@ -71,10 +71,11 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def growth_exponent(points: Mapping[int, float]) -> float:
+def growth_exponent(points: Mapping[str, float]) -> float:
     """e of the fit seconds ~ size^e: the least-squares slope of log(seconds) over log(size).
 
-    >>> round(growth_exponent({1: 3.0, 2: 12.0, 4: 48.0}), 9)
+    >>> round(growth_exponent({"1": 3.0, "2": 12.0, "4": 48.0}), 9)
     2.0
     """
-    return statistics.linear_regression([math.log(n) for n in points], [math.log(s) for s in points.values()]).slope
+    sizes = [math.log(int(size)) for size in points]
+    return statistics.linear_regression(sizes, [math.log(seconds) for seconds in points.values()]).slope

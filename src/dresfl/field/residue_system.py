@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
-from dresfl.kernels import SLACK, canonical_, cpu, decode_lift, fused_kernels, uniform_residues
+from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
@@ -123,7 +123,9 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def decode_lift(self, coefficients: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j coefficients[m,j]·answers[m,j], lifted: (M,R), (M,R,P) -> values (P,), how many are out of range."""
         if fused_kernels(self.device):
-            return decode_lift(answers, coefficients, self.moduli, self.num_value_moduli)
+            from dresfl.kernels.lift_triton import decode_lift, lift_tables
+
+            return decode_lift(answers, coefficients, lift_tables(self.moduli, self.num_value_moduli))
         return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
 
     def digits(self, residues: Tensor) -> Tensor:
@@ -135,8 +137,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def uniform(self, keys: Tensor, rows: Tensor, count: int) -> Tensor:
         """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
         if fused_kernels(self.device):
+            from dresfl.kernels.chacha_triton import uniform_residues
+
             return uniform_residues(self._p.to(torch.int64), keys, rows, count, self.dtype)
-        return uniform_elements(self.moduli, self._p, self._inv_p, keys, rows, count).to(self.dtype)
+        return uniform_elements(self._p, self._inv_p, keys, rows, count).to(self.dtype)
 
     @property
     def residue_bytes(self) -> int:

@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from dresfl.kernels import canonical_, cpu, reduce_
+from dresfl.kernels import canonical_, cpu, per_channel, reduce_
 
 _LIMB_BITS = 24
 _LIMB = 2.0**_LIMB_BITS
@@ -54,7 +54,7 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     for i in range(len(moduli) - 1):
         rest = digits[i + 1 :]
         rest -= digits[i]
-        rest *= garner[i, i + 1 :].view(-1, *[1] * (rest.dim() - 1))  # |rest| < 2^24 · 2^23
+        rest *= per_channel(garner[i, i + 1 :], rest)  # |rest| < 2^24 · 2^23
         canonical_(reduce_(rest, moduli[i + 1 :], inverses[i + 1 :]), moduli[i + 1 :])
     return digits
 

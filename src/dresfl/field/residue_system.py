@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
-from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels
+from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
@@ -86,10 +86,6 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     @cached_property
     def _radix(self) -> Tensor:
         return radix_limbs(self.moduli).to(self.device)
-
-    def _constant(self, integer: int) -> Tensor:
-        """(M,) float64: the symmetric residues of one integer of any size."""
-        return _constant(self.moduli, self.device, integer)
 
     # -- integers out of residues ----------------------------------------------------------------------------
 
@@ -172,10 +168,20 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         exponents = torch.tensor([p - 2 for p in self.moduli], device=self.device)
         result, power = torch.ones_like(elements), elements
         for bit in range(self.moduli[-1].bit_length()):
-            chosen = ((exponents >> bit) & 1).bool().view(-1, *[1] * (elements.dim() - 1))
+            chosen = per_channel(((exponents >> bit) & 1).bool(), elements)
             result = torch.where(chosen, self.mul(result, power), result)
             power = self.mul(power, power)
         return result
+
+    def scale(self, elements: Tensor, factor: int) -> Tensor:
+        return self.mul(elements, self._constant(factor, elements))
+
+    def add_integer(self, elements: Tensor, integer: int) -> Tensor:
+        return self.add(elements, self._constant(integer, elements))
+
+    def _constant(self, integer: int, like: Tensor) -> Tensor:
+        """(M,1,...): the residues of one integer of any size, for elements of that many axes."""
+        return per_channel(_residues(self.moduli, self.device, self.dtype, integer), like)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
@@ -185,6 +191,6 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
 
 @lru_cache(maxsize=1024)
-def _constant(moduli: tuple[int, ...], device: str, integer: int) -> Tensor:
+def _residues(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
-    return torch.tensor(residues, dtype=torch.float64, device=device)
+    return torch.tensor(residues, dtype=dtype, device=device)

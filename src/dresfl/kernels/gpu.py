@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .cpu import bytes_of_totals
+from .residues import per_channel
 
 # The longest inner axis whose sum of products |r·r'| ≤ 125² stays inside int32.
 MAX_INNER = (2**31 - 1) // 125**2
@@ -37,7 +38,7 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
 
 def _symmetric(integers: Tensor, moduli: Tensor) -> Tensor:
     """Integers (M,...), or (1,...) for all channels alike -> symmetric residues (M,...) int8."""
-    p = moduli.to(torch.int64).view(-1, *[1] * (integers.dim() - 1))
+    p = per_channel(moduli.to(torch.int64), integers)
     return ((integers + p // 2) % p - p // 2).to(torch.int8)
 
 

@@ -7,5 +7,3 @@ No client needs another's rows for any of it, so it leaks nothing and changes no
 from .cache import only_one
 from .settings import Features
 from .split import Watch, extract_features
-from .transforms import transformed
-from .vgg import VGG19, load_vgg19

@@ -78,12 +78,8 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
     limbs = _carry_(torch.where(negative, -limbs, limbs))
 
     num_limbs, count = limbs.shape
-    top = torch.zeros(count, dtype=torch.int64, device=digits.device)
-    bottom = torch.full_like(top, num_limbs)
-    for limb in range(num_limbs):
-        top = torch.where(limbs[limb] != 0, limb, top)
-        down = num_limbs - 1 - limb
-        bottom = torch.where(limbs[down] != 0, down, bottom)
+    filled, places = limbs != 0, torch.arange(num_limbs, device=digits.device).unsqueeze(1)
+    top = (filled * places).amax(0)
     padded = torch.cat((limbs.new_zeros((3, count)), limbs))  # limb l of the value is row l+3
 
     def leading(back: int) -> Tensor:
@@ -91,7 +87,7 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
 
     high = leading(0) * _LIMB + leading(1)  # < 2^48
     low = leading(2) * _LIMB + leading(3)
-    sticky = (bottom < top - 3) & (low.remainder(2) == 0)
+    sticky = (filled & (places < top - 3)).any(0) & (low.remainder(2) == 0)
     low += sticky
     magnitude = (high * _LIMB**2 + low) * _scales(num_limbs, str(top.device))[top]
     return torch.where(negative, -magnitude, magnitude)

@@ -60,12 +60,9 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"dresfl-{process}")
 
 
-def _share(kernel: Callable[..., None], units: int, large: bool, *arguments: Any) -> None:
-    """kernel(first, last, *arguments) over [0, units), on torch's number of threads if `large`.
-
-    Of a tensor the kernel gets the address.
-    """
-    arguments = tuple(each.data_ptr() if isinstance(each, Tensor) else each for each in arguments)
+def _share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[float, ...], *tensors: Tensor) -> None:
+    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on torch's number of threads if `large`."""
+    arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
     threads = min(torch.get_num_threads(), units) if large else 1
     if threads < 2:
         kernel(0, units, *arguments)
@@ -101,7 +98,7 @@ def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     if not _fits(x, moduli, inverses) or not x.is_contiguous():
         return _residues.reduce_(x, moduli, inverses)
     channels, columns = _flat(x)
-    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, channels, columns, x, moduli, inverses)
+    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, (channels, columns), x, moduli, inverses)
     return x
 
 
@@ -114,7 +111,7 @@ def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.bytes_of_totals, columns, large, channels, columns, totals, p, out)
+    _share(_compiled.bytes_of_totals, columns, large, (channels, columns), totals, p, out)
     return out
 
 
@@ -128,7 +125,7 @@ def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     values = values.contiguous()
     out = torch.empty(everywhere.shape, dtype=torch.float64)
     columns, large = values.numel(), out.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.embed, columns, large, channels, columns, values, moduli, inverses, out)
+    _share(_compiled.embed, columns, large, (channels, columns), values, moduli, inverses, out)
     return out
 
 
@@ -156,10 +153,8 @@ def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, 
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
-    _share(
-        _compiled.combine, columns, a.numel() >= _PARALLEL_ELEMENTS, a.shape[0], rows, columns, b_columns, products,
-        sign, a, b, moduli, inverses, out,
-    )  # fmt: skip
+    numbers, large = (a.shape[0], rows, columns, b_columns, products, sign), a.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
     return out
 
 
@@ -199,11 +194,9 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
     matrices = left.numel() // (rows * inner)
     out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
     large = out.numel() * inner >= _PARALLEL_PRODUCTS
-    _share(
-        _compiled.product, matrices * -(-columns // _compiled.WIDTH), large,
-        matrices // left.shape[0], rows, inner, columns, step, moduli, inverses,
-        left, *_strides(left), right, *_strides(right), out, *_strides(out)[:3],
-    )  # fmt: skip
+    numbers = matrices // left.shape[0], rows, inner, columns, step, *_strides(left), *_strides(right), *_strides(out)
+    units = matrices * -(-columns // _compiled.WIDTH)
+    _share(_compiled.product, units, large, numbers, moduli, inverses, left, right, out)
     return out
 
 
@@ -236,7 +229,7 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     digits = residues.clone(memory_format=torch.contiguous_format)
     channels, columns = _flat(digits)
     large, garner = digits.numel() >= _PARALLEL_DIGITS, garner.contiguous()
-    _share(_compiled.mixed_radix, columns, large, channels, columns, digits, moduli, inverses, garner)
+    _share(_compiled.mixed_radix, columns, large, (channels, columns), digits, moduli, inverses, garner)
     return digits
 
 
@@ -247,7 +240,7 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
     digits, radix = digits.contiguous(), radix.contiguous()
     out = torch.empty(digits.shape[1], dtype=torch.float64)
     large = digits.numel() >= _PARALLEL_DIGITS
-    _share(_compiled.nearest, digits.shape[1], large, *digits.shape, radix.shape[0], digits, radix, out)
+    _share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
     return out
 
 
@@ -264,7 +257,7 @@ def pack(residues: Tensor, moduli: Tensor, size: int) -> bytes:
     channels, columns = _flat(residues)
     out = torch.empty(channels * columns * size, dtype=torch.uint8)
     large = residues.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.pack, columns, large, channels, columns, size, residues, moduli, out)
+    _share(_compiled.pack, columns, large, (channels, columns, size), residues, moduli, out)
     return out.numpy().tobytes()
 
 
@@ -294,7 +287,7 @@ def chacha20_blocks(keys: Tensor, counters: Tensor, nonces: Tensor) -> Tensor:
     if _compiled is None or not blocks or not regular or (keys.shape, nonces.shape) != ((blocks, 8), (blocks, 3)):
         return _chacha20.chacha20_blocks(keys, counters, nonces)
     out = torch.empty((blocks, 16), dtype=torch.int32)
-    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, *(x.contiguous() for x in inputs), out)
+    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, (), *[x.contiguous() for x in inputs], out)
     return out
 
 

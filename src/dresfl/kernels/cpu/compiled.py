@@ -257,10 +257,11 @@ _read32, _write32 = _access(_I32, _types.int32, False), _access(_I32, _types.int
 
 @_jit
 def product(
-    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int, moduli: int, inverses: int,
-    left: int, left_m: int, left_n: int, left_row: int, left_k: int,
-    right: int, right_m: int, right_n: int, right_k: int, right_column: int,
-    out: int, out_m: int, out_n: int, out_row: int,
+    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int,
+    left_m: int, left_n: int, left_row: int, left_k: int,
+    right_m: int, right_n: int, right_k: int, right_column: int,
+    out_m: int, out_n: int, out_row: int, _out_column: int,
+    moduli: int, inverses: int, left: int, right: int, out: int,
 ) -> None:  # fmt: skip
     """out = left @ right, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
 

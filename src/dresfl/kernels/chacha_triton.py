@@ -1,4 +1,4 @@
-"""The randomness of `field.random` on a GPU, in Triton: the same words, masks and rounding noise, bit for bit.
+"""The randomness of `field.random` on a GPU, in Triton: the same masks and rounding noise, bit for bit.
 
 Notation: a stream is ChaCha20 (RFC 8439) under a key of eight words, with nonce (domain·256 + attempt, index, 0) and
 the block's number in the stream as counter; word w of a stream is word w mod 16 of block w // 16.

@@ -212,8 +212,8 @@ def test_theorem_1(plan):
     assert recovery_threshold(degree, num_shards, max_colluders) == threshold
     code = LagrangeCode(FAST, threshold + max_dropouts, num_shards, max_colluders, degree)
     assert code.recovery_threshold == threshold
-    assert code.max_dropouts == max_dropouts
-    assert LagrangeCode(FAST, threshold, num_shards, max_colluders, degree).max_dropouts == 0
+    assert code.num_clients - code.recovery_threshold == max_dropouts
+    assert LagrangeCode(FAST, threshold, num_shards, max_colluders, degree).recovery_threshold == threshold
     if threshold > 1:
         with pytest.raises(InfeasiblePlan, match=f"need {threshold} answers"):
             LagrangeCode(FAST, threshold - 1, num_shards, max_colluders, degree)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import UsageError
-from dresfl.features import Features, transformed
+from dresfl.features import Features
 from dresfl.features.split import _all_transformed
+from dresfl.features.transforms import transformed
 
 values = st.floats(-1000, 1000, width=16)
 settings = st.builds(

@@ -88,7 +88,7 @@ def test_uniform_tries_rejected_words_again():
 def uniform_words(moduli, keys, rows, count):
     """uniform_elements as integers in [0, p)."""
     p = torch.tensor(moduli, dtype=torch.float64)
-    elements = uniform_elements(moduli, p, 1 / p, keys, rows, count)
+    elements = uniform_elements(p, 1 / p, keys, rows, count)
     return elements.to(torch.int64) % p.to(torch.int64).view(-1, 1, 1)
 
 

@@ -37,21 +37,13 @@ class Cube(Fixed):
     factor: int = 1
 
     kind: ClassVar[str] = "cube"
+    degree: ClassVar[int] = 3
 
     def out_shape(self, shape):
         return shape
 
-    def out_scale(self, scale, weight_bits):
-        return 3 * scale
-
-    def out_degree(self, degree):
-        return 3 * degree
-
     def out_magnitude(self, magnitude):
         return 3 * magnitude + self.factor
-
-    def in_delta_degree(self, delta_degree, in_degree):
-        return delta_degree + 2 * in_degree
 
     def in_delta_magnitude(self, delta, in_magnitude):
         return delta + 2 + 2 * in_magnitude + self.factor

@@ -19,7 +19,7 @@ FADING = '''"""A toy: the sign of a velocity, with a factor that falls from step
 
 from typing import ClassVar, final
 
-from dresfl.optimizers.method import Method
+from dresfl.optimizers import Method
 
 
 @final
@@ -28,7 +28,6 @@ class Fading(Method):
 
     name: ClassVar[str] = "fading"
     moments: ClassVar[tuple[str, ...]] = ("velocity",)
-    linear: ClassVar[bool] = False
 
     @staticmethod
     def factors(settings, steps):

@@ -75,11 +75,6 @@ def test_a_method_gives_what_it_declares(method):
     state = ours.initial_state(3)
     assert state.keys() - {"steps"} == set(methods()[method].moments)
     assert {len(ours.factors(0.5, steps)) for steps in (1, 2, 100)} == {ours.num_factors}
-    zeros = torch.zeros(3, dtype=torch.float64)
-    factors = torch.tensor(ours.factors(0.5, 1), dtype=torch.float64)
-    gradients = [torch.tensor(values, dtype=torch.float64) for values in ([1.0, -2.0, 0.5], [3.0, 0.25, -1.0])]
-    one, other, both = (ours.update(state, factors, g, zeros)[0] for g in (*gradients, gradients[0] + gradients[1]))
-    assert torch.equal(one + other, both) == methods()[method].linear
 
 
 @pytest.mark.parametrize("method", methods())

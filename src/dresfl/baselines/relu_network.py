@@ -11,7 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dresfl.model import Affine, Fixed, Network
+from dresfl.model import Network
+from dresfl.model.layers import Affine, Fixed
 
 Loss = Literal["cross-entropy", "squared"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)

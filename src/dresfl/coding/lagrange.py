@@ -78,11 +78,6 @@ class LagrangeCode(Generic[Elements]):
         return recovery_threshold(self.degree, self.num_shards, self.max_colluders)
 
     @property
-    def max_dropouts(self) -> int:
-        """D = N − R: how many clients may be missing in a round (Theorem 1)."""
-        return self.num_clients - self.recovery_threshold
-
-    @property
     def data_points(self) -> tuple[int, ...]:
         """β_1..β_K, where the shards sit."""
         return tuple(range(1, self.num_shards + 1))

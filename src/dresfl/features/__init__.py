@@ -6,5 +6,3 @@ No client needs another's rows for any of it, so it leaks nothing and changes no
 
 from .settings import Features
 from .split import extract_features
-from .transforms import transformed
-from .vgg import VGG19, load_vgg19

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import embed_int8, matmul_int8
+from dresfl.kernels import embed_int8, matmul_int8, per_channel
 
 from .arithmetic import PublicMatrix
 from .residue_system import ResidueSystem
@@ -43,7 +43,7 @@ class ByteField(ResidueSystem):
 
     def _reduced_sum(self, x: Tensor) -> Tensor:
         """|x| ≤ 250 int16 -> residues: at most one modulus too many or too few. x is overwritten."""
-        p = _per_channel(self._p32.to(torch.int16), x)
+        p = per_channel(self._p32.to(torch.int16), x)
         half = (p - 1) // 2
         x -= p * (x > half)
         x += p * (x < -half)
@@ -51,7 +51,7 @@ class ByteField(ResidueSystem):
 
     def _reduced_product(self, x: Tensor) -> Tensor:
         """|x| < 2^22 int32 -> residues; the quotient is right to within one half in float32."""
-        p = _per_channel(self._p32, x)
+        p = per_channel(self._p32, x)
         quotient = (x.to(torch.float32) * (1.0 / p.to(torch.float32))).round_().to(torch.int32)
         return self._reduced_sum((x - quotient * p).to(torch.int16))
 
@@ -77,19 +77,7 @@ class ByteField(ResidueSystem):
     def mul(self, left: Tensor, right: Tensor) -> Tensor:
         return self._reduced_product(left.to(torch.int32) * right)
 
-    def scale(self, elements: Tensor, factor: int) -> Tensor:
-        constant = _per_channel(self._constant(factor).to(torch.int32), elements)
-        return self._reduced_product(elements.to(torch.int32) * constant)
-
-    def add_integer(self, elements: Tensor, integer: int) -> Tensor:
-        constant = _per_channel(self._constant(integer).to(torch.int16), elements)
-        return self._reduced_sum(elements.to(torch.int16) + constant)
-
     def sum(self, elements: Tensor, axis: int) -> Tensor:
         if elements.shape[axis] > self.LONGEST_SUM:
             raise FieldError(f"a sum of {elements.shape[axis]} bytes is too long")
         return self._reduced_product(elements.sum(axis, dtype=torch.int32))
-
-
-def _per_channel(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.dim() - 1))

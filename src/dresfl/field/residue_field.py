@@ -63,12 +63,5 @@ class ResidueField(ResidueSystem):
     def mul(self, left: Tensor, right: Tensor) -> Tensor:
         return cpu.mul_reduce(left, right, self._p, self._inv_p)
 
-    def scale(self, elements: Tensor, factor: int) -> Tensor:
-        return cpu.scale_reduce(elements, self._constant(factor), self._p, self._inv_p)
-
-    def add_integer(self, elements: Tensor, integer: int) -> Tensor:
-        constant = self._constant(integer).view(-1, *[1] * (elements.dim() - 1))
-        return cpu.add_reduce(elements, constant, self._p, self._inv_p)
-
     def sum(self, elements: Tensor, axis: int) -> Tensor:
         return reduce_(elements.sum(axis), self._p, self._inv_p)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
-from dresfl.kernels import SLACK, canonical_, cpu, decode_lift, fused_kernels, uniform_residues
+from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
@@ -87,10 +87,6 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def _radix(self) -> Tensor:
         return radix_limbs(self.moduli).to(self.device)
 
-    def _constant(self, integer: int) -> Tensor:
-        """(M,) float64: the symmetric residues of one integer of any size."""
-        return _constant(self.moduli, self.device, integer)
-
     # -- integers out of residues ----------------------------------------------------------------------------
 
     def lift(self, residues: Tensor) -> Tensor:
@@ -123,7 +119,9 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def decode_lift(self, coefficients: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j coefficients[m,j]·answers[m,j], lifted: (M,R), (M,R,P) -> values (P,), how many are out of range."""
         if fused_kernels(self.device):
-            return decode_lift(answers, coefficients, self.moduli, self.num_value_moduli)
+            from dresfl.kernels.lift_triton import decode_lift, lift_tables
+
+            return decode_lift(answers, coefficients, lift_tables(self.moduli, self.num_value_moduli))
         return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
 
     def digits(self, residues: Tensor) -> Tensor:
@@ -135,8 +133,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def uniform(self, keys: Tensor, rows: Tensor, count: int) -> Tensor:
         """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
         if fused_kernels(self.device):
+            from dresfl.kernels.chacha_triton import uniform_residues
+
             return uniform_residues(self._p.to(torch.int64), keys, rows, count, self.dtype)
-        return uniform_elements(self.moduli, self._p, self._inv_p, keys, rows, count).to(self.dtype)
+        return uniform_elements(self._p, self._inv_p, keys, rows, count).to(self.dtype)
 
     @property
     def residue_bytes(self) -> int:
@@ -168,10 +168,20 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         exponents = torch.tensor([p - 2 for p in self.moduli], device=self.device)
         result, power = torch.ones_like(elements), elements
         for bit in range(self.moduli[-1].bit_length()):
-            chosen = ((exponents >> bit) & 1).bool().view(-1, *[1] * (elements.dim() - 1))
+            chosen = per_channel(((exponents >> bit) & 1).bool(), elements)
             result = torch.where(chosen, self.mul(result, power), result)
             power = self.mul(power, power)
         return result
+
+    def scale(self, elements: Tensor, factor: int) -> Tensor:
+        return self.mul(elements, self._constant(factor, elements))
+
+    def add_integer(self, elements: Tensor, integer: int) -> Tensor:
+        return self.add(elements, self._constant(integer, elements))
+
+    def _constant(self, integer: int, like: Tensor) -> Tensor:
+        """(M,1,...): the residues of one integer of any size, for elements of that many axes."""
+        return per_channel(_residues(self.moduli, self.device, self.dtype, integer), like)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
@@ -181,6 +191,6 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
 
 @lru_cache(maxsize=1024)
-def _constant(moduli: tuple[int, ...], device: str, integer: int) -> Tensor:
+def _residues(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
-    return torch.tensor(residues, dtype=torch.float64, device=device)
+    return torch.tensor(residues, dtype=dtype, device=device)

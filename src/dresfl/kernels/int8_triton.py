@@ -21,7 +21,6 @@ Three kernels:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -41,12 +40,10 @@ try:
         warpgroup_mma,
         warpgroup_mma_wait,
     )
-    from triton.experimental.gluon.nvidia.hopper import (
-        TensorDescriptor as GluonDescriptor,
-    )
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
     from triton.tools.tensor_descriptor import TensorDescriptor
-except ImportError:
-    triton = None
+except ImportError as error:
+    raise ImportError("the int8 kernel needs Triton 3.6 (pip install triton==3.6.0)") from error
 
 _COPY_TILE = 128
 
@@ -68,15 +65,7 @@ _HOPPER = _Tile(rows=64, columns=256, step=128, warps=4, stages=4)
 _GROUP = 16
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else triton.jit(function)
-
-
-def _gluon_jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else gluon.jit(function)
-
-
-@_jit
+@triton.jit
 def _tile_at(tile: tl.tensor, tiles_m: tl.tensor, tiles_k: tl.tensor, GROUP: tl.constexpr) -> Any:
     """The matrix, tile row and tile column of the tile-th tile."""
     matrix = tile // (tiles_m * tiles_k)
@@ -87,7 +76,7 @@ def _tile_at(tile: tl.tensor, tiles_m: tl.tensor, tiles_k: tl.tensor, GROUP: tl.
     return matrix, group * GROUP + within % rows, within // rows
 
 
-@_jit
+@triton.jit
 def _residues(total: tl.tensor, p: tl.tensor) -> Any:
     """Int32 totals -> symmetric residues modulo p, as int8.
 
@@ -109,7 +98,7 @@ def _residues(total: tl.tensor, p: tl.tensor) -> Any:
     return (rest_bits - p * bits).to(tl.int8)
 
 
-@_jit
+@triton.jit
 def _portable_product(
     left: tl.tensor,
     right: tl.tensor,
@@ -150,7 +139,7 @@ def _portable_product(
     tl.store(out + at, z, mask=inside)
 
 
-@_gluon_jit
+@gluon.jit
 def _load_tiles(
     stages: tl.tuple,
     sizes: tl.tuple,
@@ -184,7 +173,7 @@ def _load_tiles(
             count += 1
 
 
-@_gluon_jit
+@gluon.jit
 def _multiply_tiles(
     stages: tl.tuple,
     sizes: tl.tuple,
@@ -236,7 +225,7 @@ def _multiply_tiles(
         gl.store(out + at, z, mask=inside)
 
 
-@_gluon_jit
+@gluon.jit
 def _hopper_product(
     left: tl.tensor,
     right: tl.tensor,
@@ -286,7 +275,7 @@ def _hopper_product(
     )
 
 
-@_jit
+@triton.jit
 def _inner_major_copy(
     source: tl.tensor,
     out: tl.tensor,
@@ -405,8 +394,6 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
     >>> bool(((z - inputs.double() @ weights.double().mT) % moduli.view(-1, 1, 1) == 0).all())  # doctest: +SKIP
     True
     """
-    if triton is None:
-        raise RuntimeError("the int8 kernel needs Triton 3.6 (pip install triton==3.6.0), or use kernels.matmul")
     flat = left.dim() == right.dim() == 3
     left4, right4 = (factor.unsqueeze(1) if factor.dim() == 3 else factor for factor in (left, right))
     if left4.dim() != 4 or right4.dim() != 4 or left4.shape[3] != right4.shape[2]:

@@ -27,18 +27,14 @@ The constants are compiled into the kernel; one compilation, some seconds, serve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
 
 _RADIX_LIMIT = 2**24
 _LIMB_BITS = 24
@@ -86,12 +82,7 @@ def _grouped(moduli: Sequence[int]) -> list[list[int]]:
 
 @lru_cache(maxsize=8)
 def lift_tables(moduli: tuple[int, ...], num_value_moduli: int) -> LiftTables:
-    """The constants of one residue system: moduli ascending odd primes below 2^24, the last ones headroom.
-
-    >>> tables = lift_tables((101, 103, 107, 109), 3)
-    >>> tables.radices == (101 * 103 * 107, 109) and tables.num_value_radices == 1
-    True
-    """
+    """The constants of one residue system: moduli ascending odd primes below 2^24, the last ones headroom."""
     if not 0 < num_value_moduli <= len(moduli):
         raise ValueError(f"{num_value_moduli} of {len(moduli)} moduli cannot hold the values")
     if moduli[-1] >= _RADIX_LIMIT:
@@ -138,27 +129,19 @@ def _check_exact(tables: LiftTables, num_answers: int, in_bytes: bool) -> None:
         raise ValueError(f"{num_answers} answers modulo {tables.moduli[-1]} are too many to add exactly in one sum")
 
 
-def _jit(function: Callable[..., Any], **options: Any) -> Any:
-    return function if triton is None else triton.jit(function, **options)
-
-
-def _tl_constant(value: str) -> Any:
-    return value if triton is None else tl.constexpr(value)
-
-
-@_jit
+@triton.jit
 def _constant(value: tl.constexpr) -> tl.tensor:
     # a bare Python number may be taken for float32
     return tl.full((), value, tl.float64)
 
 
-@_jit
+@triton.jit
 def _rounded(x: tl.tensor) -> tl.tensor:
     """The nearest integer, |x| < 2^51: 1.5·2^52 leaves no room for a fraction. Two fast additions; rint is slow."""
     return (x + _constant(6755399441055744.0)) - _constant(6755399441055744.0)
 
 
-@_jit
+@triton.jit
 def _remainder(x: tl.tensor, q: tl.constexpr) -> tl.tensor:
     """x mod q, canonical: |result| ≤ (q−1)/2, for odd q and integer |x| < 2^51.
 
@@ -168,7 +151,7 @@ def _remainder(x: tl.tensor, q: tl.constexpr) -> tl.tensor:
     return x - _rounded(x * _constant(1.0 / q)) * _constant(q * 1.0)
 
 
-@_jit
+@triton.jit
 def _exact_float(biased: tl.tensor) -> tl.tensor:
     """int32 (n + 2^31, wrapped) -> n as float64: put the 32 bits below 2^52's. Conversion instructions are slow."""
     bits = biased.to(tl.uint32, bitcast=True).to(tl.uint64) | 0x4330000000000000
@@ -177,7 +160,7 @@ def _exact_float(biased: tl.tensor) -> tl.tensor:
 
 # Four int8 of each of four answers, transposed so that a register holds one coordinate's four, then a 4-way dot
 # product: 12 instructions for 16 products, where widening and multiplying would take 32.
-_DOT4 = _tl_constant(
+_DOT4 = tl.constexpr(
     """{
     .reg .b32 a, b, c, d, e;
     prmt.b32 a, $4, $5, 0x5140;
@@ -196,13 +179,13 @@ _DOT4 = _tl_constant(
 )
 
 
-@_jit
+@triton.jit
 def _coefficient(word: tl.tensor, j: tl.constexpr) -> tl.tensor:
     """Signed byte j mod 4 of a word."""
     return (word << (24 - 8 * (j % 4))) >> 24
 
 
-@_jit
+@triton.jit
 def _add_answers(
     total: tl.tensor,
     channel: tl.tensor,
@@ -250,7 +233,7 @@ def _add_answers(
 
 
 # Were `chunks` known to be 1, its loops would vanish, all loads of the kernel come first, and registers spill.
-@partial(_jit, do_not_specialize=["chunks"])
+@triton.jit(do_not_specialize=["chunks"])
 def _decode_lift_kernel(
     answers: tl.tensor,
     decoder: tl.tensor,

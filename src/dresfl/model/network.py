@@ -84,7 +84,7 @@ class Network:
         shape, scale, degree, magnitude = self.input_shape, self.input_bits, 1, self.input_magnitude
         first = True
         for layer in self.layers:
-            bits, init = self.weight_bits, FIRST_INIT if first else LATER_INIT
+            bits, init = 0, FIRST_INIT if first else LATER_INIT
             if isinstance(layer, Affine):
                 bits = self.weight_bits if layer.weight_bits is None else layer.weight_bits
                 init = init if layer.init is None else layer.init
@@ -95,9 +95,9 @@ class Network:
                 in_shape=shape,
                 out_shape=layer.out_shape(shape),
                 in_scale=scale,
-                out_scale=layer.out_scale(scale, bits),
+                out_scale=layer.degree * scale + bits,
                 in_degree=degree,
-                out_degree=layer.out_degree(degree),
+                out_degree=layer.degree * degree,
                 in_magnitude=magnitude,
                 out_magnitude=layer.out_magnitude(magnitude),
                 weight_bits=bits,
@@ -143,7 +143,7 @@ class Network:
         magnitude = 1 + math.log2(2.0**last.out_magnitude + 1)
         for layer, place in zip(reversed(self.layers), reversed(self.places), strict=True):
             yield layer, place, degree, magnitude
-            degree = layer.in_delta_degree(degree, place.in_degree)
+            degree += (layer.degree - 1) * place.in_degree  # ∂z/∂x has one factor of x less than z
             magnitude = layer.in_delta_magnitude(magnitude, place.in_magnitude)
 
     @cached_property
@@ -174,21 +174,18 @@ class Network:
 
     # -- weights ---------------------------------------------------------------------------------------------
 
-    def _per_parameter(self, value_of: dict[str, float]) -> Tensor:
-        out = torch.empty(self.num_parameters, dtype=torch.float64)
-        for p in self.parameters:
-            out[p.weight.start : p.bias.stop] = value_of[p.name]
-        return out
-
     @cached_property
     def weight_scales(self) -> Tensor:
         """(P,) float64: 2^lw of each weight."""
-        return self._per_parameter({p.name: 2.0**p.place.weight_bits for p in self.parameters})
+        scales = torch.empty(self.num_parameters, dtype=torch.float64)
+        for p in self.parameters:
+            scales[p.weight.start : p.bias.stop] = 2.0**p.place.weight_bits
+        return scales
 
     @cached_property
     def gradient_scales(self) -> Tensor:
         """(P,) float64: 2^(2S − lw), by which the coordinator divides each decoded integer."""
-        return self._per_parameter({p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters})
+        return 2.0 ** (2 * self.out_scale) / self.weight_scales
 
     def weight_scales_on(self, device: str) -> Tensor:
         """`weight_scales` on a device."""
@@ -221,33 +218,25 @@ class Network:
 
     # -- computing -------------------------------------------------------------------------------------------
 
-    def _affine(
-        self, weights: Tensor, field: Arithmetic[Elements]
-    ) -> dict[str, tuple[PublicMatrix[Elements], Elements]]:
-        prepared: dict[str, tuple[PublicMatrix[Elements], Elements]] = {}
-        for p in self.parameters:
-            bias = field.scale(field.embed(weights[p.bias]), 2**p.place.in_scale)  # (M,out)
-            prepared[p.name] = field.public(weights[p.weight].view(p.fan)), bias
-        return prepared
-
     def _forward(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements
-    ) -> tuple[Elements, list[Elements], dict[str, tuple[PublicMatrix[Elements], Elements]]]:
-        prepared = self._affine(weights, field)
+    ) -> tuple[Elements, list[Elements], list[PublicMatrix[Elements]]]:
+        """f(X); what each layer's backward step needs of its input; and the matrices of the layers with weights."""
         parameters = iter(self.parameters)
-        x, kept = inputs, []
+        x, kept, matrices = inputs, [], []
         for layer, place in zip(self.layers, self.places, strict=True):
             if isinstance(layer, Affine):
-                matrix, bias = prepared[next(parameters).name]
-                columns = layer.columns(field, place, x)
-                kept.append(columns)
-                z = field.matmul_public(columns, matrix)  # (M,N,B·positions,in) @ (in,out)
+                p = next(parameters)
+                matrices.append(field.public(weights[p.weight].view(p.fan)))
+                bias = field.scale(field.embed(weights[p.bias]), 2**place.in_scale)  # (M,out)
+                kept.append(layer.columns(field, place, x))
+                z = field.matmul_public(kept[-1], matrices[-1])  # (M,N,B·positions,in) @ (in,out)
                 z = field.add(z, bias.reshape(bias.shape[0], 1, 1, -1))
                 x = z.reshape(*inputs.shape[:3], place.out_size)
             elif isinstance(layer, Fixed):
                 kept.append(x)
                 x = layer.forward(field, place, x)
-        return x, kept, prepared
+        return x, kept, matrices
 
     def outputs(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements) -> Elements:
         """f(X), times 2^S: inputs (M,N,B,F) -> (M,N,B,C)."""
@@ -265,7 +254,7 @@ class Network:
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> list[Elements]:
         """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
-        z, kept, prepared = self._forward(field, weights, inputs)
+        z, kept, matrices = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)
         gradients: list[Elements] = []
@@ -284,7 +273,7 @@ class Network:
             gradients += [bias, weight.reshape(*bias.shape[:2], -1)]
             if not parameters:
                 break  # nothing below has weights
-            back = field.matmul_public(delta, prepared[p.name][0].transposed)
+            back = field.matmul_public(delta, matrices.pop().transposed)
             delta = layer.uncolumns(field, place, back)
         return gradients[::-1]
 

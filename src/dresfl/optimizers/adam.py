@@ -1,14 +1,10 @@
 """Adam (Kingma and Ba, 2015)."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from torch import Tensor
 
-from .method import Method, State
-
-if TYPE_CHECKING:
-    from .optimizer import Optimizer
+from .optimizer import Factors, Method, Moments, Optimizer, State
 
 
 @final
@@ -17,17 +13,14 @@ class Adam(Method):
 
     name: ClassVar[str] = "adam"
     moments: ClassVar[tuple[str, ...]] = ("first", "second")
-    linear: ClassVar[bool] = False
 
     @staticmethod
-    def factors(settings: "Optimizer", steps: int) -> tuple[float, ...]:
+    def factors(settings: Optimizer, steps: int) -> tuple[float, ...]:
         """The corrections of the two moments, 1/(1 − β^steps)."""
         return 1 / (1 - settings.beta1**steps), 1 / (1 - settings.beta2**steps)
 
     @staticmethod
-    def direction(
-        settings: "Optimizer", state: Mapping[str, Tensor], factors: Sequence[float | Tensor], gradient: Tensor
-    ) -> tuple[Tensor, State]:
+    def direction(settings: Optimizer, state: Moments, factors: Factors, gradient: Tensor) -> tuple[Tensor, State]:
         first_correction, second_correction = factors
         first = state["first"] * settings.beta1 + gradient * (1 - settings.beta1)
         second = state["second"] * settings.beta2 + (gradient * gradient) * (1 - settings.beta2)

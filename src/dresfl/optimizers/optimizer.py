@@ -5,19 +5,24 @@ operations in a fixed order, so that every device and thread count gives the sam
 come from the host's C library, once a round.
 """
 
+import importlib
 import math
+import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
 
-from .method import Method, State, methods
-from .schedules import SCHEDULES, Schedule
+State = dict[str, Tensor]
+Moments = Mapping[str, Tensor]
+Factors = Sequence[float | Tensor]
+Schedule = Literal["constant", "step", "cosine"]
 
 
 @final
@@ -38,7 +43,7 @@ class Optimizer:
     max_norm: float = 0.0  # L2 clipping of the mean gradient; 0: none
 
     def __post_init__(self) -> None:
-        for name, known in (("method", methods()), ("schedule", SCHEDULES)):
+        for name, known in (("method", methods()), ("schedule", get_args(Schedule))):
             if getattr(self, name) not in known:
                 raise UsageError(f"unknown {name} {getattr(self, name)!r}", f"use one of {', '.join(sorted(known))}")
         if not all(map(math.isfinite, (self.weight_decay, self.max_norm, self.epsilon, self.learning_rate))):
@@ -53,16 +58,20 @@ class Optimizer:
             raise UsageError("weight_decay and max_norm must not be negative, epsilon must be positive")
 
     @cached_property
-    def _method(self) -> type[Method]:
+    def _method(self) -> type["Method"]:
         return methods()[self.method]
 
     def rate(self, round_number: int, rounds: int) -> float:
-        """The learning rate of a round.
+        """The learning rate of a round. Skipped rounds count, as in the paper.
 
         >>> Optimizer().rate(1500, 70_000) == 0.1 * 0.65
         True
         """
-        return SCHEDULES[self.schedule](self, round_number, rounds)
+        if self.schedule == "step":
+            return self.learning_rate * self.decay_factor ** (round_number // self.decay_every)
+        if self.schedule == "cosine":
+            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, round_number / rounds)))
+        return self.learning_rate
 
     def initial_state(self, size: int, device: str = "cpu") -> State:
         """The method's moments (P,), and the number of steps taken, which stays on the host."""
@@ -79,7 +88,7 @@ class Optimizer:
         return rate, *self._method.factors(self, steps)
 
     def update(
-        self, state: Mapping[str, Tensor], factors: Sequence[float] | Tensor, gradient: Tensor, weights: Tensor
+        self, state: Moments, factors: Sequence[float] | Tensor, gradient: Tensor, weights: Tensor
     ) -> tuple[Tensor, State]:
         """The real update to subtract from the real weights, and the moments after it.
 
@@ -97,6 +106,46 @@ class Optimizer:
         norm = squared_norm(gradient).sqrt()
         limit = torch.full_like(norm, self.max_norm)
         return gradient * torch.where(norm > limit, limit / norm, torch.ones_like(norm))
+
+
+class Method(ABC):
+    """One method, as functions of the settings and of the method's state. Its classes are never instantiated.
+
+    `direction` runs on any device, also inside a captured graph: it does not look at values, and it takes every number
+    that changes from step to step from `factors`. It is made of single IEEE operations in a fixed order, so that every
+    device and thread count gives the same bits. It multiplies by reciprocals, since devices round divisions by a
+    number differently.
+    """
+
+    name: ClassVar[str]
+    moments: ClassVar[tuple[str, ...]]  # the state's tensors (P,), all zero at the beginning
+
+    @staticmethod
+    def factors(settings: Optimizer, steps: int) -> tuple[float, ...]:
+        """The numbers that step number `steps`, counted from 1, needs; always equally many. Most methods need none."""
+        return ()
+
+    @staticmethod
+    @abstractmethod
+    def direction(settings: Optimizer, state: Moments, factors: Factors, gradient: Tensor) -> tuple[Tensor, State]:
+        """The direction to go against, and the moments after this step."""
+
+
+def methods() -> dict[str, type[Method]]:
+    """Every method by its name: those that the files of this folder define.
+
+    >>> sorted(methods())
+    ['adam', 'momentum', 'sgd']
+    """
+    package = importlib.import_module(__package__)
+    files = pkgutil.iter_modules(package.__path__)
+    modules = (importlib.import_module(f"{__package__}.{file.name}") for file in files)
+    return {
+        thing.name: thing
+        for module in modules
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, Method) and "name" in vars(thing)
+    }
 
 
 def squared_norm(values: Tensor) -> Tensor:

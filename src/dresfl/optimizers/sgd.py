@@ -1,14 +1,10 @@
 """Plain gradient descent."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from torch import Tensor
 
-from .method import Method, State
-
-if TYPE_CHECKING:
-    from .optimizer import Optimizer
+from .optimizer import Factors, Method, Moments, Optimizer, State
 
 
 @final
@@ -17,14 +13,7 @@ class Sgd(Method):
 
     name: ClassVar[str] = "sgd"
     moments: ClassVar[tuple[str, ...]] = ()
-    linear: ClassVar[bool] = True
 
     @staticmethod
-    def factors(settings: "Optimizer", steps: int) -> tuple[float, ...]:
-        return ()
-
-    @staticmethod
-    def direction(
-        settings: "Optimizer", state: Mapping[str, Tensor], factors: Sequence[float | Tensor], gradient: Tensor
-    ) -> tuple[Tensor, State]:
+    def direction(settings: Optimizer, state: Moments, factors: Factors, gradient: Tensor) -> tuple[Tensor, State]:
         return gradient, {}

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +22,11 @@ from torch import Tensor
 from dresfl.kernels import chacha20 as _chacha20
 from dresfl.kernels import residues as _residues
 
-from . import compiled
+_compiled: Any = None
+if find_spec("numba") is not None:
+    from . import compiled
 
-_compiled: Any = compiled if compiled.available else None
+    _compiled = None if compiled.numba.config.DISABLE_JIT else compiled
 
 _EXACT = _residues.exact_inner_length(1, 1)
 
@@ -57,8 +60,9 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"dresfl-{process}")
 
 
-def _share(kernel: Callable[..., None], units: int, large: bool, *arguments: Any) -> None:
-    """kernel(first, last, *arguments) over [0, units), on torch's number of threads if `large`."""
+def _share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[float, ...], *tensors: Tensor) -> None:
+    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on torch's number of threads if `large`."""
+    arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
     threads = min(torch.get_num_threads(), units) if large else 1
     if threads < 2:
         kernel(0, units, *arguments)
@@ -94,18 +98,7 @@ def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     if not _fits(x, moduli, inverses) or not x.is_contiguous():
         return _residues.reduce_(x, moduli, inverses)
     channels, columns = _flat(x)
-    addresses = x.data_ptr(), moduli.data_ptr(), inverses.data_ptr()
-    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, channels, columns, *addresses)
-    return x
-
-
-def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
-    """Take the last step from |r| ≤ p/2 + SLACK to the unique |r| ≤ (p−1)/2, in place."""
-    if not _fits(x, moduli, moduli) or not x.is_contiguous():
-        return _residues.canonical_(x, moduli)
-    channels, columns = _flat(x)
-    large = x.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.canonical, columns, large, channels, columns, x.data_ptr(), moduli.data_ptr())
+    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, (channels, columns), x, moduli, inverses)
     return x
 
 
@@ -118,8 +111,7 @@ def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    addresses = totals.data_ptr(), p.data_ptr(), out.data_ptr()
-    _share(_compiled.bytes_of_totals, columns, large, channels, columns, *addresses)
+    _share(_compiled.bytes_of_totals, columns, large, (channels, columns), totals, p, out)
     return out
 
 
@@ -132,9 +124,8 @@ def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
         return _residues.reduce_(everywhere.clone(), moduli, inverses)
     values = values.contiguous()
     out = torch.empty(everywhere.shape, dtype=torch.float64)
-    addresses = values.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr()
-    large = out.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.embed, values.numel(), large, channels, values.numel(), *addresses)
+    columns, large = values.numel(), out.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.embed, columns, large, (channels, columns), values, moduli, inverses, out)
     return out
 
 
@@ -162,10 +153,8 @@ def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, 
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
-    _share(
-        _compiled.combine, columns, a.numel() >= _PARALLEL_ELEMENTS, a.shape[0], rows, columns, b_columns, products,
-        sign, a.data_ptr(), b.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr(),
-    )  # fmt: skip
+    numbers, large = (a.shape[0], rows, columns, b_columns, products, sign), a.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
     return out
 
 
@@ -182,11 +171,6 @@ def sub_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor
 def mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """a·b, elementwise, reduced."""
     return _combine(True, a, b, 1.0, moduli, inverses)
-
-
-def scale_reduce(a: Tensor, factors: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """a·factor, one symmetric residue as the factor of each channel, factors (M,), reduced."""
-    return _combine(True, a, factors.view(-1, *[1] * (a.dim() - 1)), 1.0, moduli, inverses)
 
 
 # -- products ----------------------------------------------------------------------------------------------------
@@ -210,11 +194,9 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
     matrices = left.numel() // (rows * inner)
     out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
     large = out.numel() * inner >= _PARALLEL_PRODUCTS
-    _share(
-        _compiled.product, matrices * -(-columns // _compiled.WIDTH), large,
-        matrices // left.shape[0], rows, inner, columns, step, moduli.data_ptr(), inverses.data_ptr(),
-        left.data_ptr(), *_strides(left), right.data_ptr(), *_strides(right), out.data_ptr(), *_strides(out)[:3],
-    )  # fmt: skip
+    numbers = matrices // left.shape[0], rows, inner, columns, step, *_strides(left), *_strides(right), *_strides(out)
+    units = matrices * -(-columns // _compiled.WIDTH)
+    _share(_compiled.product, units, large, numbers, moduli, inverses, left, right, out)
     return out
 
 
@@ -244,11 +226,10 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     """Symmetric mixed-radix digits (M,...) of symmetric residues (M,...); None where nothing is compiled."""
     if not _fits(residues, moduli, inverses) or garner.shape != (len(moduli), len(moduli)):
         return None
-    digits = canonical_(residues.clone(memory_format=torch.contiguous_format), moduli)
+    digits = residues.clone(memory_format=torch.contiguous_format)
     channels, columns = _flat(digits)
-    garner = garner.contiguous()
-    addresses = digits.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), garner.data_ptr()
-    _share(_compiled.mixed_radix, columns, digits.numel() >= _PARALLEL_DIGITS, channels, columns, *addresses)
+    large, garner = digits.numel() >= _PARALLEL_DIGITS, garner.contiguous()
+    _share(_compiled.mixed_radix, columns, large, (channels, columns), digits, moduli, inverses, garner)
     return digits
 
 
@@ -258,9 +239,8 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
         return None
     digits, radix = digits.contiguous(), radix.contiguous()
     out = torch.empty(digits.shape[1], dtype=torch.float64)
-    addresses = digits.data_ptr(), radix.data_ptr(), out.data_ptr()
     large = digits.numel() >= _PARALLEL_DIGITS
-    _share(_compiled.nearest, digits.shape[1], large, *digits.shape, radix.shape[0], *addresses)
+    _share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
     return out
 
 
@@ -270,14 +250,14 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
 def pack(residues: Tensor, moduli: Tensor, size: int) -> bytes:
     """Residues (M,...), |r| < p, as little-endian integers in [0, p) of `size` ≤ 4 bytes, channel-major."""
     if not _fits(residues, moduli, moduli):
-        p = moduli.view(-1, *[1] * (residues.dim() - 1))
+        p = _residues.per_channel(moduli, residues)
         words = torch.where(residues < 0, residues + p, residues).to(torch.int32).contiguous()
         return words.view(torch.uint8).view(-1, 4)[:, :size].numpy().tobytes()
     residues = residues.contiguous()
     channels, columns = _flat(residues)
     out = torch.empty(channels * columns * size, dtype=torch.uint8)
-    addresses = residues.data_ptr(), moduli.data_ptr(), out.data_ptr()
-    _share(_compiled.pack, columns, residues.numel() >= _PARALLEL_ELEMENTS, channels, columns, size, *addresses)
+    large = residues.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.pack, columns, large, (channels, columns, size), residues, moduli, out)
     return out.numpy().tobytes()
 
 
@@ -292,7 +272,7 @@ def unpack(packed: Tensor, shape: Sequence[int], moduli: Tensor, size: int) -> T
     if not _fits(out, moduli, moduli) or packed.device.type != "cpu":
         powers = torch.tensor([256.0**i for i in range(size)], dtype=torch.float64)
         words = (packed.view(-1, size).to(torch.float64) @ powers).view(full)
-        wrong = bool((words >= moduli.view(-1, *[1] * len(shape))).any())
+        wrong = bool((words >= _residues.per_channel(moduli, words)).any())
         return None if wrong else _residues.canonical_(words, moduli)
     packed = packed.contiguous()
     addresses = packed.data_ptr(), moduli.data_ptr(), out.data_ptr()
@@ -307,8 +287,7 @@ def chacha20_blocks(keys: Tensor, counters: Tensor, nonces: Tensor) -> Tensor:
     if _compiled is None or not blocks or not regular or (keys.shape, nonces.shape) != ((blocks, 8), (blocks, 3)):
         return _chacha20.chacha20_blocks(keys, counters, nonces)
     out = torch.empty((blocks, 16), dtype=torch.int32)
-    where = [value for x in inputs for value in (x.data_ptr(), *(4 * stride for stride in x.stride()))]
-    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, *where, out.data_ptr())
+    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, (), *[x.contiguous() for x in inputs], out)
     return out
 
 

@@ -1,7 +1,8 @@
 """The compiled kernels behind `dresfl.kernels.cpu`: Numba, with vector code written as LLVM IR where it pays.
 
-For use only where `available`. Nothing here checks its arguments: `dresfl.kernels.cpu` does. Every kernel releases the
-GIL and works on a range of units, so that threads can share a call; each is compiled on first use and kept on disk.
+For use only where Numba is installed. Nothing here checks its arguments: `dresfl.kernels.cpu` does. Every kernel
+releases the GIL and works on a range of units, so that threads can share a call; each is compiled on first use and kept
+on disk.
 
 Two inner loops are vector IR (LLVM makes the machine's instructions of it, AVX-512, AVX2 or NEON):
 
@@ -14,30 +15,20 @@ it stands in changes, and only then.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, TypeVar
 
+import llvmlite.binding as _llvm
+import numba
 import numpy as np
-
-numba: Any = None
-try:
-    numba = import_module("numba")
-except ImportError:
-    available = False
-else:
-    available = not numba.config.DISABLE_JIT
-    _types: Any = numba.types
-    _intrinsic: Any = import_module("numba.extending").intrinsic
-    _declare: Any = import_module("numba.core.cgutils").get_or_insert_function
-    _ir: Any = import_module("llvmlite.ir")
-    _llvm: Any = import_module("llvmlite.binding")
+from llvmlite import ir as _ir
+from numba import types as _types
+from numba.core.cgutils import get_or_insert_function as _declare
+from numba.extending import intrinsic as _intrinsic
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _jit(function: _Function) -> _Function:
-    if not available:
-        return function
     # "contract" allows multiply-add, and no other liberty: x − p·q then is exact up to |x| = 2^53
     options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
     try:
@@ -49,8 +40,6 @@ def _jit(function: _Function) -> _Function:
 
 def _shape() -> tuple[int, int, int]:
     """Lanes of a float64 vector, rows and vectors of a tile: as many results as the registers hold."""
-    if not available:
-        return 2, 4, 2
     features = str(numba.config.CPU_FEATURES or _llvm.get_host_cpu_features().flatten()).split(",")
     if "+avx512f" in features:
         return 8, 8, 2  # 16 of 32 registers: no other shape was faster, and this one divides 64
@@ -71,9 +60,8 @@ _FAR = 1024
 
 # -- vector IR -------------------------------------------------------------------------------------------------
 
-if available:
-    _I32, _I64, _F64 = _ir.IntType(32), _ir.IntType(64), _ir.DoubleType()
-    _VF, _VI = _ir.VectorType(_F64, LANES), _ir.VectorType(_I32, LANES32)
+_I32, _I64, _F64 = _ir.IntType(32), _ir.IntType(64), _ir.DoubleType()
+_VF, _VI = _ir.VectorType(_F64, LANES), _ir.VectorType(_I32, LANES32)
 _FUSE = ("contract",)  # multiply-add where the machine has it; both forms are exact here
 
 
@@ -257,23 +245,23 @@ def _to_pointer() -> Any:
     return _intrinsic(pointer)
 
 
-if available:
-    _tile_of_rows, _tile_of_one = _tile(ROWS), _tile(1)
-    _copy, _copy_in, _copy_out = _copy_row(False, False), _copy_row(True, False), _copy_row(False, True)
-    _rounds = _chacha20_rounds()
-    _read, _write = _access(_F64, _types.float64, False), _access(_F64, _types.float64, True)
-    _pointer = _to_pointer()
-    _read32, _write32 = _access(_I32, _types.int32, False), _access(_I32, _types.int32, True)
+_tile_of_rows, _tile_of_one = _tile(ROWS), _tile(1)
+_copy, _copy_in, _copy_out = _copy_row(False, False), _copy_row(True, False), _copy_row(False, True)
+_rounds = _chacha20_rounds()
+_read, _write = _access(_F64, _types.float64, False), _access(_F64, _types.float64, True)
+_pointer = _to_pointer()
+_read32, _write32 = _access(_I32, _types.int32, False), _access(_I32, _types.int32, True)
 
 # -- products --------------------------------------------------------------------------------------------------
 
 
 @_jit
 def product(
-    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int, moduli: int, inverses: int,
-    left: int, left_m: int, left_n: int, left_row: int, left_k: int,
-    right: int, right_m: int, right_n: int, right_k: int, right_column: int,
-    out: int, out_m: int, out_n: int, out_row: int,
+    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int,
+    left_m: int, left_n: int, left_row: int, left_k: int,
+    right_m: int, right_n: int, right_k: int, right_column: int,
+    out_m: int, out_n: int, out_row: int, _out_column: int,
+    moduli: int, inverses: int, left: int, right: int, out: int,
 ) -> None:  # fmt: skip
     """out = left @ right, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
 
@@ -381,19 +369,6 @@ def embed(
 
 
 @_jit
-def canonical(first: int, last: int, channels: int, columns: int, x: int, p: int) -> None:
-    """The last step to |r| ≤ (p−1)/2, in place."""
-    matrix = numba.carray(_pointer(x), (channels, columns), np.float64)
-    for m in range(channels):
-        modulus, row = _read(p + 8 * m), matrix[m, first:last]
-        half = (modulus - 1) / 2
-        for i in range(row.size):
-            value = row[i]
-            value = value - modulus if value > half else value
-            row[i] = value + modulus if value < -half else value
-
-
-@_jit
 def bytes_of_totals(first: int, last: int, channels: int, columns: int, totals: int, p: int, out: int) -> None:
     """int32 totals to symmetric residues int8: one pass in, one out."""
     matrix = numba.carray(_pointer(totals), (channels, columns), np.int32)
@@ -443,10 +418,16 @@ _BLOCK = 256  # columns whose digits of all channels stay in the first-level cac
 def mixed_radix(
     first: int, last: int, channels: int, columns: int, digits: int, p: int, inverses: int, garner: int
 ) -> None:  # fmt: skip
-    """Garner's conversion, in place: canonical residues (M,n) -> symmetric mixed-radix digits."""
+    """Garner's conversion, in place: residues (M,n), |r| ≤ p/2 + 2 -> symmetric mixed-radix digits."""
     matrix = numba.carray(_pointer(digits), (channels, columns), np.float64)
     for low in range(first, last, _BLOCK):
         high = min(low + _BLOCK, last)
+        modulus, row = _read(p), matrix[0, low:high]  # the first residue, once canonical, is the first digit
+        half = (modulus - 1) / 2
+        for i in range(row.size):
+            value = row[i]
+            value = value - modulus if value > half else value
+            row[i] = value + modulus if value < -half else value
         for source in range(channels - 1):
             known = matrix[source, low:high]
             for m in range(source + 1, channels):
@@ -547,11 +528,8 @@ def unpack(channels: int, columns: int, size: int, octets: int, p: int, out: int
 
 
 @_jit
-def chacha20(
-    first: int, last: int, keys: int, key_row: int, key_word: int, counters: int, counter_row: int,
-    nonces: int, nonce_row: int, nonce_word: int, out: int,
-) -> None:  # fmt: skip
-    """Blocks first ≤ b < last into out (blocks,16)."""
+def chacha20(first: int, last: int, keys: int, counters: int, nonces: int, out: int) -> None:
+    """Blocks first ≤ b < last of keys (blocks,8), counters (blocks,) and nonces (blocks,3) into out (blocks,16)."""
     room = np.empty(2 * 16 * LANES32 + 16, np.int32)
     state = (room.ctypes.data + 63) // 64 * 64
     stream = state + 16 * LANES32 * 4
@@ -563,11 +541,10 @@ def chacha20(
         for lane in range(LANES32):
             block = low + min(lane, count - 1)
             for word in range(8):
-                _write32(state + ((4 + word) * LANES32 + lane) * 4, _read32(keys + block * key_row + word * key_word))
-            _write32(state + (12 * LANES32 + lane) * 4, _read32(counters + block * counter_row))
+                _write32(state + ((4 + word) * LANES32 + lane) * 4, _read32(keys + (block * 8 + word) * 4))
+            _write32(state + (12 * LANES32 + lane) * 4, _read32(counters + block * 4))
             for word in range(3):
-                value = _read32(nonces + block * nonce_row + word * nonce_word)
-                _write32(state + ((13 + word) * LANES32 + lane) * 4, value)
+                _write32(state + ((13 + word) * LANES32 + lane) * 4, _read32(nonces + (block * 3 + word) * 4))
         _rounds(state, stream)
         for lane in range(count):
             for word in range(16):

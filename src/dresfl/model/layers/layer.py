@@ -55,6 +55,7 @@ class Layer(ABC):
     """
 
     kind: ClassVar[str]
+    degree: ClassVar[int]  # of z in x: 1, unless it multiplies values of x with each other
     flat_input: ClassVar[bool] = False  # True: as the first layer of a network it is given images as flat rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,20 +74,8 @@ class Layer(ABC):
         """The shape that this layer makes of `shape`. UsageError if it cannot take that shape."""
 
     @abstractmethod
-    def out_scale(self, scale: int, weight_bits: int) -> int:
-        """The scale of z."""
-
-    @abstractmethod
-    def out_degree(self, degree: int) -> int:
-        """The degree of z in the data."""
-
-    @abstractmethod
     def out_magnitude(self, magnitude: float) -> float:
         """log2 of the largest real |z| expected."""
-
-    @abstractmethod
-    def in_delta_degree(self, delta_degree: int, in_degree: int) -> int:
-        """The degree of ∂ℓ/∂x in the data."""
 
     @abstractmethod
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
@@ -96,20 +85,12 @@ class Layer(ABC):
 class Affine(Layer):
     """A layer with weights: z = columns(x) @ W + b·2^s. The bias is the weight of a constant 1, which is 2^s here."""
 
+    degree: ClassVar[int] = 1
     weight_bits: int | None
     init: float | None
 
-    def out_scale(self, scale: int, weight_bits: int) -> int:
-        return scale + weight_bits
-
-    def out_degree(self, degree: int) -> int:
-        return degree
-
     def out_magnitude(self, magnitude: float) -> float:
         return PREACTIVATION_BITS
-
-    def in_delta_degree(self, delta_degree: int, in_degree: int) -> int:
-        return delta_degree
 
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta + BACKWARD_GAIN_BITS
@@ -154,14 +135,7 @@ class Fixed(Layer):
 class Reshaping(Fixed):
     """A linear layer without weights: scale and degree pass through it."""
 
-    def out_scale(self, scale: int, weight_bits: int) -> int:
-        return scale
-
-    def out_degree(self, degree: int) -> int:
-        return degree
-
-    def in_delta_degree(self, delta_degree: int, in_degree: int) -> int:
-        return delta_degree
+    degree: ClassVar[int] = 1
 
     def in_delta_magnitude(self, delta: float, in_magnitude: float) -> float:
         return delta
@@ -170,17 +144,10 @@ class Reshaping(Fixed):
 class Activation(Fixed):
     """A polynomial of degree 2 in each value. A ReLU stands for it in the ReLU network."""
 
+    degree: ClassVar[int] = 2
+
     def out_shape(self, shape: Shape) -> Shape:
         return shape
-
-    def out_scale(self, scale: int, weight_bits: int) -> int:
-        return 2 * scale
-
-    def out_degree(self, degree: int) -> int:
-        return 2 * degree
-
-    def in_delta_degree(self, delta_degree: int, in_degree: int) -> int:
-        return delta_degree + in_degree
 
     def relu_forward(self, place: Place, x: Tensor) -> Tensor:
         return x.relu()

@@ -14,8 +14,8 @@ from .layer import Activation, Place
 class Quadratic(Activation):
     """z = x² + x. The linear term enters at 2^s, so that both terms stand at scale 2s.
 
-    >>> Quadratic().out_scale(4, weight_bits=10)
-    8
+    >>> Quadratic().out_magnitude(0.0) == math.log2(1 + 1)
+    True
     """
 
     kind: ClassVar[str] = "quadratic"

@@ -13,8 +13,8 @@ from .layer import Activation, Place
 class Square(Activation):
     """z = x².
 
-    >>> Square().out_degree(2)
-    4
+    >>> Square().degree, Square().out_magnitude(3.0)
+    (2, 6.0)
     """
 
     kind: ClassVar[str] = "square"

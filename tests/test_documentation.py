@@ -60,7 +60,7 @@ def test_every_key_and_its_default(heading: str) -> None:
                 assert tomllib.loads(f"x = {written}")["x"] == fields[name].default, f"{heading} [{part}] {name}"
 
 
-def test_the_keys_of_every_party() -> None:
+def test_the_keys_of_every_participant() -> None:
     section = REFERENCE.split("## `[keys]`")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)`", section, re.M) == [field.name for field in dataclasses.fields(config.Keys)]
 

@@ -61,7 +61,7 @@ MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "
 MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done"]
 
 
-# -- section 2: parties ----------------------------------------------------------------------------------------
+# -- section 2: participants ----------------------------------------------------------------------------------------
 
 
 def secret(what: str) -> bytes:
@@ -69,7 +69,7 @@ def secret(what: str) -> bytes:
 
 
 def member(name: str) -> bytes:
-    """The public bytes of a party of the vectors, from the secrets that the page tells."""
+    """The public bytes of a participant of the vectors, from the secrets that the page tells."""
     scalar = int.from_bytes(secret(f"tls {name}"), "big")
     tls = ec.derive_private_key(scalar, ec.SECP256R1()).public_key()
     return pack(
@@ -102,15 +102,15 @@ def test_the_page_names_the_vectors_format() -> None:
 
 
 def test_parties() -> None:
-    for party in SEALING["parties"]:
-        own = member(party["name"])
-        assert own.hex() == party["public_bytes"]
-        assert signed(party["name"], "card", own).hex() == party["card_signature"]
-        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == party["fingerprint"]
+    for participant in SEALING["participants"]:
+        own = member(participant["name"])
+        assert own.hex() == participant["public_bytes"]
+        assert signed(participant["name"], "card", own).hex() == participant["card_signature"]
+        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == participant["fingerprint"]
         found = read("member", own)
-        assert found["name"].decode() == party["name"]
+        assert found["name"].decode() == participant["name"]
         for key in ("sealing_key", "signing_key", "tls_spki_sha256"):
-            assert found[key].hex() == party[key]
+            assert found[key].hex() == participant[key]
 
 
 def test_rosters() -> None:

@@ -53,7 +53,7 @@ class MessageError(DresError):
 
 
 class SealError(MessageError):
-    """An envelope that does not open: altered, sealed by another party, or meant for another place."""
+    """An envelope that does not open: altered, sealed by another participant, or meant for another place."""
 
 
 class IdentityError(DresError):
@@ -61,7 +61,7 @@ class IdentityError(DresError):
 
 
 class Refused(DresError):
-    """A party turned another away, for a reason that trying again does not change."""
+    """A participant turned another away, for a reason that trying again does not change."""
 
 
 class TooFewAnswers(DresError):
@@ -79,7 +79,7 @@ class HeadroomAlarm(DresError):
 
 
 class StoreError(DresError):
-    """A party's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
+    """A participant's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
 
 
 class ModelError(DresError):

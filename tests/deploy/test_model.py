@@ -13,7 +13,7 @@ from dresfl.storage.model_file import write_model
 AGREEMENT = Agreement((Dense(4), Square(), Dense(2)), (3,), num_clients=5, rounds=7, shift=0.1, input_bound=3.3)
 
 
-def test_the_file_is_the_same_at_every_party(tmp_path):
+def test_the_file_is_the_same_at_every_participant(tmp_path):
     weights = AGREEMENT.network.initial_weights(PublicStream(1))
     write_model(tmp_path / "coordinator", stored_model(AGREEMENT, weights))
     for client in ("one", "two"):

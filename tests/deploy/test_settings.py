@@ -1,4 +1,4 @@
-"""The files of real parties, and their rows."""
+"""The files of real participants, and their rows."""
 
 import dataclasses
 from pathlib import Path

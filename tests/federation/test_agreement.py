@@ -1,4 +1,4 @@
-"""What all parties hold alike: equal agreements have equal bytes, and the session follows from them."""
+"""What all participants hold alike: equal agreements have equal bytes, and the session follows from them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Terms: settled once, written down, and checked by each party for itself."""
+"""Terms: settled once, written down, and checked by each participant for itself."""
 
 import contextlib
 import json

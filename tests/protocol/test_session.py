@@ -1,4 +1,4 @@
-"""What all parties agree on: sharding, batches, fields, the session's fingerprint."""
+"""What all participants agree on: sharding, batches, fields, the session's fingerprint."""
 
 from collections import Counter
 from dataclasses import replace

@@ -256,7 +256,7 @@ def test_names_that_pass(name: str):
     ],
 )
 def test_names_that_do_not(name: str):
-    with pytest.raises(IdentityError, match="cannot be a party's name"):
+    with pytest.raises(IdentityError, match="cannot be a participant's name"):
         check_name(name)
 
 

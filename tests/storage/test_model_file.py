@@ -118,9 +118,9 @@ def test_a_model_of_train_of_version_0_1():
     assert Model(model).weights_sha256 == digest
 
 
-@pytest.mark.parametrize("party", ["coordinator", "client"])
-def test_a_model_of_a_federation_of_version_0_1(party):
-    model = read_model(FIXTURES / f"{party}.safetensors")
+@pytest.mark.parametrize("participant", ["coordinator", "client"])
+def test_a_model_of_a_federation_of_version_0_1(participant):
+    model = read_model(FIXTURES / f"{participant}.safetensors")
     assert model.network.layers == (Conv2d(2, 3), Quadratic(), SumPool(2), Flatten(), Dense(3, init=0.5))
     assert (model.network.input_shape, model.shift, model.input_bound) == ((6, 6, 1), 0.25, 2.0)
     digest = "b19cdbdcea90bad20dce2194f9f03a9b750ab13ae3527f135cabfaa24046e2cc"

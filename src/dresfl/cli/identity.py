@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dresfl.sealing import Member, Roster
 
 ca = typer.Typer(no_args_is_help=True, help="A local certificate authority, for consortia that have none.")
-roster = typer.Typer(no_args_is_help=True, help="The signed list of all parties and their keys.")
+roster = typer.Typer(no_args_is_help=True, help="The signed list of all participants and their keys.")
 
 SignWith = Annotated[Path, typer.Option(metavar="DIR", help="The maker's identity: the folder of dresfl keygen.")]
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER", help="A roster file.")]
@@ -26,7 +26,7 @@ RosterOut = Annotated[Path, typer.Option(metavar="FILE", help="Where to write th
 
 
 def keygen(
-    name: Annotated[str, typer.Argument(help="This party's name, e.g. hospital-1: a-z, 0-9, hyphen, dot.")],
+    name: Annotated[str, typer.Argument(help="This participant's name, e.g. hospital-1: a-z, 0-9, hyphen, dot.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the keys; made with mode 0700.")],
     host: Annotated[
         list[str] | None,
@@ -34,7 +34,7 @@ def keygen(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make this party's keys, its certificate request and its public card.
+    """Make this participant's keys, its certificate request and its public card.
 
     The secret keys (identity.json, tls.key.pem) stay in the folder and never leave this machine. Send NAME.csr.pem to
     the authority and NAME.card.json to the roster's maker, then compare the fingerprint by telephone.
@@ -65,7 +65,7 @@ def ca_init(
     days: Annotated[int, typer.Option(help="How long its certificate lasts.")] = 3650,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a certificate authority: ca.key.pem, which stays here, and ca.cert.pem, which every party gets."""
+    """Make a certificate authority: ca.key.pem, which stays here, and ca.cert.pem, which every participant gets."""
     from dresfl.sealing import CertificateAuthority
     from dresfl.sealing.certificates import CA_CERTIFICATE_FILE
 
@@ -76,7 +76,7 @@ def ca_init(
 @ca.command(
     "sign",
     epilog="Examples: `dresfl ca sign ca hospital-1.csr.pem --out hospital-1.cert.pem`; for the coordinator "
-    "`dresfl ca sign ca hub.csr.pem --out hub.cert.pem --coordinator fl.example.org`",
+    "`dresfl ca sign ca coordinator.csr.pem --out coordinator.cert.pem --coordinator fl.example.org`",
 )
 def ca_sign(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")],
@@ -94,7 +94,7 @@ def ca_sign(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify a party's TLS key. Its name and key are shown: compare them with whoever sent the request."""
+    """Certify a participant's TLS key. Its name and key are shown: compare them with whoever sent the request."""
     from dresfl.files import read_file, write_new
     from dresfl.sealing import CertificateAuthority
     from dresfl.sealing.certificates import FILE_LIMIT, describe
@@ -107,7 +107,7 @@ def ca_sign(
 
 @roster.command(
     "create",
-    epilog="Example: `dresfl roster create hospital-*.card.json --coordinator hub.card.json --sign-with keys "
+    epilog="Example: `dresfl roster create hospital-*.card.json --coordinator coordinator.card.json --sign-with keys "
     "--out roster.json`",
 )
 def roster_create(
@@ -160,7 +160,7 @@ def roster_add(
 )
 def roster_verify(
     path: RosterArgument,
-    card: Annotated[Path | None, typer.Option(help="This party's card: it must be listed, with these keys.")] = None,
+    card: Annotated[Path | None, typer.Option(help="Your own card: it must be listed, with these keys.")] = None,
     sha256: Annotated[str | None, typer.Option(metavar="DIGEST", help="The digest that must come out.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -180,9 +180,12 @@ def roster_verify(
 
 def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
     if as_json:
-        parties = {"coordinator": _party(shown.server), "clients": [_party(member) for member in shown.members]}
+        participants = {
+            "coordinator": _participant(shown.server),
+            "clients": [_participant(member) for member in shown.members],
+        }
         digests = {"roster": str(path), "sha256": shown.digest, "fingerprint": shown.fingerprint}
-        print(json.dumps({**digests, "maker": _party(shown.maker.member), **parties}, indent=2))
+        print(json.dumps({**digests, "maker": _participant(shown.maker.member), **participants}, indent=2))
         return
     listed = [("coordinator", shown.server), *((f"client {i}", member) for i, member in enumerate(shown.members))]
     display.print_table(
@@ -195,5 +198,5 @@ def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
     print(f'to pin it: roster_sha256 = "{shown.digest}"')
 
 
-def _party(member: "Member") -> dict[str, str]:
+def _participant(member: "Member") -> dict[str, str]:
     return {"name": member.name, "fingerprint": member.fingerprint}

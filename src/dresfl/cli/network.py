@@ -1,4 +1,4 @@
-"""Commands for real parties: a coordinator, a site, and a trial of both on one machine.
+"""Commands for real participants: a coordinator, a client, and a trial of both on one machine.
 
 What they need is imported inside them: the extra `network` is for those who use them.
 """
@@ -22,7 +22,7 @@ from .display import JsonOption
 if TYPE_CHECKING:
     from dresfl.runtimes.log import Log
 
-ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
+ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This participant's configuration.")]
 
 
 def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
@@ -70,9 +70,9 @@ def shares_command(
     forget: Annotated[str, typer.Option(metavar="SHARING", help="Delete the shares of this sharing.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the sharings that a stopped site holds shares of, or forget one, so that its old members' rows are gone.
+    """List the sharings that a stopped client holds shares of, or forget one, so that its old members' rows are gone.
 
-    The site's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
+    The client's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
     """
     from dresfl.deploy.join import stored_sharings
     from dresfl.deploy.settings import ClientConfig, load_settings
@@ -95,9 +95,9 @@ def shares_command(
 
 
 def federate_command(
-    clients: Annotated[int, typer.Option(help="N: how many sites.")] = 9,
+    clients: Annotated[int, typer.Option(help="N: how many clients.")] = 9,
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
-    kill: Annotated[int, typer.Option(help="Kill this many sites mid-run, and restart one.")] = 0,
+    kill: Annotated[int, typer.Option(help="Kill this many clients mid-run, and restart one.")] = 0,
     kill_coordinator: Annotated[
         bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
     ] = False,
@@ -110,7 +110,7 @@ def federate_command(
     seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Try it: a coordinator and its sites as real processes on this machine, with fresh keys; kill some on the way."""
+    """Try it: a coordinator and its clients as real processes on this machine, with fresh keys; kill some of them."""
     from dresfl.experiments.trials.flower_trial import federate_flower, federate_simulation
     from dresfl.experiments.trials.grpc_trial import Trial, federate
 

@@ -1,4 +1,4 @@
-"""The model that a run of real parties ends with: the same file at the coordinator and at every client."""
+"""The model that a run of real participants ends with: the same file at the coordinator and at every client."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""What all parties must hold alike before they begin, and the session that follows from it.
+"""What all participants must hold alike before they begin, and the session that follows from it.
 
-Every party writes the agreement down for itself, from its own configuration, and a client shows its own in its Hello:
-if they differ, the coordinator can say where. Row counts and nonces become known when the parties meet: the agreement,
-they, and nothing else, make the session.
+Every participant writes the agreement down for itself, from its own configuration. A client shows its own in its Hello:
+if the two differ, the coordinator can say where. Row counts and nonces become known at enrolment. They and the
+agreement, and nothing else, make the session.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for e
 @final
 @dataclass(frozen=True)
 class Agreement:
-    """The public parameters of a federation, the same at every party.
+    """The public parameters of a federation, the same at every participant.
 
     >>> from dresfl.model import Dense
     >>> agreement = Agreement((Dense(2),), (3,), num_clients=3, rounds=10)
@@ -60,7 +60,7 @@ class Agreement:
         if self.max_colluders < 1:
             raise UsageError(
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
-                "real parties need T of at least 1",
+                "real participants need T of at least 1",
             )
         _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
 
@@ -117,11 +117,11 @@ class Agreement:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the canonical JSON: parties with another one refuse each other."""
+        """SHA-256 of the canonical JSON: participants with another one refuse each other."""
         return hashlib.sha256(self.encode()).digest()
 
     def differences(self, other: bytes) -> list[str]:
-        """How another party's `encode` differs, one line for each key: for a refusal's log line and nothing else.
+        """How another participant's `encode` differs, one line for each key: for a refusal's log line and nothing else.
 
         `other` is foreign: anything may be in it, and what cannot be read is said to be so.
         """
@@ -153,7 +153,7 @@ def make_session(
     run_nonce: bytes,
     device: str = "cpu",
 ) -> Session:
-    """The session of an agreement, once row counts and nonces are known. Every party makes it for itself.
+    """The session of an agreement, once row counts and nonces are known. Every participant makes it for itself.
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """

@@ -1,9 +1,9 @@
-"""The terms of a run: row counts and nonces, settled once when the parties meet, checked by each for itself.
+"""The terms of a run: row counts and nonces, settled once when the participants meet, checked by each for itself.
 
     run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 32), little-endian
 
 The first sharing needs every client. Its nonce is a hash of the coordinator's fresh bytes and of each client's, so
-that no party can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
+that nobody can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
 sharing, that one is used again.
 """
 

@@ -1,4 +1,4 @@
-"""Who the parties are and how they seal: identities, cards, the roster, certificates, envelopes.
+"""Who the participants are and how they seal: identities, cards, the roster, certificates, envelopes.
 
 Read identity.py, then envelope.py, then roster.py; certificates.py only concerns TLS.
 """

@@ -23,11 +23,11 @@ from .identity import Identity, Member, check_name, load_tls_key, private_pem, s
 CA_KEY_FILE = "ca.key.pem"
 CA_CERTIFICATE_FILE = "ca.cert.pem"
 FILE_LIMIT = 65_536
-_SKEW = datetime.timedelta(hours=1)  # other parties' clocks may be slow
+_SKEW = datetime.timedelta(hours=1)  # other participants' clocks may be slow
 
 
 def certificate_request(identity: Identity, hosts: Sequence[str] = ()) -> bytes:
-    """A request in PEM for this party's TLS key; `hosts` are further names a server is reached by."""
+    """A request in PEM for this participant's TLS key; `hosts` are further names a server is reached by."""
     request = x509.CertificateSigningRequestBuilder().subject_name(_subject(identity.name))
     request = request.add_extension(_alternative_names(identity.name, hosts), critical=False)
     return request.sign(identity.tls_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -71,7 +71,7 @@ class CertificateAuthority:
         write_new(folder / CA_CERTIFICATE_FILE, self.certificate_pem(), error=IdentityError)
 
     def certificate_pem(self) -> bytes:
-        """What every party trusts: the authority's certificate."""
+        """What every participant trusts: the authority's certificate."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def sign(self, request: bytes, *, days: int = 365, server: Sequence[str] = ()) -> bytes:

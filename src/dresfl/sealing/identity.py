@@ -1,6 +1,6 @@
-"""Who a party is: three secret keys, and the public card that shows their public halves.
+"""Who a participant is: three secret keys, and the public card that shows their public halves.
 
-    sealing key   X25519    opens what others sealed for this party, and vouches for what it seals
+    sealing key   X25519    opens what others sealed for this participant, and vouches for what it seals
     signing key   Ed25519   signs the card and the roster
     TLS key       P-256     in the certificate of its connections
 
@@ -49,7 +49,7 @@ def check_name(name: str) -> str:
     """Return `name` if it can stand in a certificate and as a file's name, else raise IdentityError."""
     if not _NAME.fullmatch(name):
         raise IdentityError(
-            f"{name[:70]!r} cannot be a party's name",
+            f"{name[:70]!r} cannot be a participant's name",
             "use at most 63 of a-z, 0-9, hyphen and dot, as in hospital-1 or fl.hospital-1.example",
         )
     return name
@@ -68,7 +68,7 @@ def spoken(digest: bytes) -> str:
 @final
 @dataclass(frozen=True)
 class Member:
-    """The public side of a party, as every other party sees it."""
+    """The public side of a participant, as every other participant sees it."""
 
     name: str
     sealing_key: bytes
@@ -169,7 +169,7 @@ class _IdentityFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @final
 class Identity:
-    """A party's secret keys. They stay on its machine: never printed, pickled or sent."""
+    """A participant's secret keys. They stay on its machine: never printed, pickled or sent."""
 
     def __init__(self, name: str, sealing_key: bytes, signing_key: bytes, tls_key: ec.EllipticCurvePrivateKey) -> None:
         self.name = check_name(name)
@@ -216,7 +216,7 @@ class Identity:
 
     @cached_property
     def card(self) -> Card:
-        """The public side, signed: what the other parties need of this one."""
+        """The public side, signed: what the other participants need of this one."""
         return Card(self.member, self.sign("card", self.member.encode()))
 
     def sign(self, purpose: str, message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a party keeps on its disk: shares, answered rounds, run folders, model files."""
+"""What a participant keeps on its disk: shares, answered rounds, run folders, model files."""
 
 from .answered_rounds import AnswerLog
 from .share_store import ShareStore, Sharing, data_digest

@@ -4,8 +4,8 @@
     FOLDER/lock                          held while a process uses it
     FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
-    FOLDER/SHARING/DEALER.rows .json     shares (party/table.py)
-    FOLDER/SHARING/SESSION.answered      answered rounds (party/answers.py)
+    FOLDER/SHARING/DEALER.rows .json     shares (share_table.py)
+    FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
 digest. So the same masks never hide different rows, by construction, and a client that lost its shares but kept
@@ -202,7 +202,7 @@ class ShareStore:
             differs = "the secret or the rows have changed" if found["tag"] != wanted["tag"] else "the number differs"
             raise StoreError(
                 f"{folder} holds shares that were dealt to client {found['index']}, not to this one: {differs}",
-                "all parties must share again, or bring back the secret and rows of then",
+                "all participants must share again, or bring back the secret and rows of then",
             )
         if found is None:
             write_record(path, wanted)
@@ -355,6 +355,6 @@ def _secret(path: Path) -> SecretSeed:
     if len(data) != len(_SECRET) + 64 or data[-32:] != hashlib.sha256(_SECRET + key).digest() or data[:16] != _SECRET:
         raise StoreError(
             f"{path} is damaged",
-            "restore it from a copy; if there is none, delete it: then all parties must share again",
+            "restore it from a copy; if there is none, delete it: then all participants must share again",
         )
     return SecretSeed(key)

@@ -1,7 +1,7 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
 For each dealer two files: DEALER.rows, its coded rows one after the other, each as residues M·W packed as on the wire;
-and DEALER.json, the SHA-256 of every slice held (party/slices.py). A slice is held if its bytes have that digest.
+and DEALER.json, the SHA-256 of every slice held (protocol/slices.py). A slice is held if its bytes have that digest.
 Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`, no more.
 
 Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest
@@ -170,7 +170,7 @@ class DiskTable(ShareTable):
         if known is not None and digest != known:
             raise MessageError(
                 f"dealer {dealer} sent other residues for rows it had shared already, in slice {number}",
-                "its secret or its rows have changed: all parties must share again",
+                "its secret or its rows have changed: all participants must share again",
             )
         self._look_at(dealer, number)
         if self._held[dealer][number]:

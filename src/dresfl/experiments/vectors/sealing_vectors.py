@@ -1,4 +1,4 @@
-"""Test vectors of sealing: three parties, their cards and roster, envelopes that open and envelopes that must not.
+"""Test vectors of sealing: three participants, their cards and roster, envelopes that open and envelopes that must not.
 
 Bytes are hexadecimal. The secret keys are hashes of published strings: for testing and for nothing else.
 """
@@ -26,7 +26,7 @@ def make_sealing_vectors() -> dict[str, Any]:
         _envelope(alice, bob, context, plaintext) for context, plaintext in zip(contexts, _PLAINTEXTS, strict=True)
     ]
     return {
-        "parties": [_party(identity) for identity in (coordinator, alice, bob)],
+        "participants": [_participant(identity) for identity in (coordinator, alice, bob)],
         "roster": {
             "maker": "alice",
             "server": "coordinator",
@@ -46,12 +46,12 @@ def fixed_secret(what: str) -> bytes:
 
 
 def fixed_identity(name: str) -> Identity:
-    """A party of the vectors."""
+    """A participant of the vectors."""
     tls_key = ec.derive_private_key(int.from_bytes(fixed_secret(f"tls {name}"), "big"), ec.SECP256R1())
     return Identity(name, fixed_secret(f"sealing {name}"), fixed_secret(f"signing {name}"), tls_key)
 
 
-def _party(identity: Identity) -> dict[str, str]:
+def _participant(identity: Identity) -> dict[str, str]:
     member = identity.member
     return {
         "name": member.name,

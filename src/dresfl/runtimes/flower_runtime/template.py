@@ -14,7 +14,7 @@ name = "dresfl-app"
 version = "1.0.0"
 description = "Dropout-resilient, secure federated learning over Flower"
 license = "Apache-2.0"
-dependencies = []  # every party installs dresfl[flower] itself, in a version it has chosen
+dependencies = []  # every participant installs dresfl[flower] itself, in a version it has chosen
 
 [tool.hatch.build.targets.wheel]
 packages = ["dresfl_app"]

@@ -24,12 +24,10 @@ from dresfl.protocol import Answer, RoundRecord, Session, Task, Training
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
-from .agreement import Agreement, make_session
+from .agreement import Agreement
 from .enrolment import Enrolment, signed_begin
 from .messages import (
-    AGREEMENT_BYTES,
     FROM_CLIENT,
-    HEAD_BYTES,
     Ack,
     Answered,
     Done,
@@ -45,7 +43,6 @@ from .messages import (
 )
 from .opening import Opening, RoundTiming
 from .relay import Relay, Windows
-from .sealed_slices import most_sealed_bytes
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
@@ -64,14 +61,6 @@ class CoordinatorSettings:
     def __post_init__(self) -> None:
         if self.linger < 0 or min(self.windows.asked_bytes, self.windows.sent_bytes, self.windows.stored_bytes) < 1:
             raise UsageError("linger must not be negative, and the relay's bytes must be positive")
-
-
-def largest_message(agreement: Agreement) -> int:
-    """The most bytes that any message of a federation has."""
-    session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
-    parameters = session.network.num_parameters
-    answer, terms = Answer.size(session.field, parameters), 36 * session.num_clients + 200
-    return HEAD_BYTES + max(answer, 4 * parameters, most_sealed_bytes(session), terms, AGREEMENT_BYTES)
 
 
 @final
@@ -304,9 +293,7 @@ class Coordinator:
         training = self._make_training(session)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
         self._running = running = _Running(terms, session, training, relay)
-        actions: list[Action] = []
-        if training.done:
-            actions += self._close(now)
+        actions = self._close(now) if training.done else []
         for client, state in self._clients.items():
             if state.hello is not None:
                 actions += self._begin(client, state, running)
@@ -375,8 +362,7 @@ class Coordinator:
             return []
         if opening.record is not None:  # a slower client within the grace
             opening.answered.add(client)
-            everybody = len(opening.answered) == self._agreement.num_clients
-            return self._next_round(now) if everybody else []
+            return self._next_round(now) if len(opening.answered) == self._agreement.num_clients else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
             if answer.round_number != message.round_number:
@@ -431,8 +417,8 @@ class Coordinator:
         return [self._done(client, self._settled) for client, state in self._clients.items() if state.joined]
 
     def _done(self, client: int, running: _Running) -> Action:
-        final_task = Task(running.training.rounds, running.training.weights.cpu())
-        return Send(client, Done(final_task.encode(running.session)))
+        training = running.training
+        return Send(client, Done(Task(training.rounds, training.weights.cpu()).encode(running.session)))
 
     def _was_informed(self, client: int, message: Informed, running: _Running) -> list[Action]:
         if self._closing_until is None or message.rounds != running.training.rounds:

@@ -31,8 +31,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, final
 
 from dresfl.errors import MessageError
+from dresfl.protocol import Answer
 
-from .agreement import MOST_SLICES
+from .agreement import MOST_SLICES, Agreement, make_session
+from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 
 VERSION = 2
@@ -349,3 +351,11 @@ def decode(data: bytes, kinds: tuple[type[Message], ...]) -> Message:
             return kind.from_body(memoryview(data)[1:])
     wanted = " or ".join(kind.__name__ for kind in kinds)
     raise MessageError(f"a message of kind {data[0]} came where {wanted} was expected")
+
+
+def largest_message(agreement: Agreement) -> int:
+    """The most bytes that any message of a federation has."""
+    session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
+    parameters = session.network.num_parameters
+    answer, terms = Answer.size(session.field, parameters), 36 * session.num_clients + 200
+    return HEAD_BYTES + max(answer, 4 * parameters, most_sealed_bytes(session), terms, AGREEMENT_BYTES)

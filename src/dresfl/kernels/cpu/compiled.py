@@ -2,7 +2,7 @@
 
 For use only where Numba is installed. Nothing here checks its arguments: `dresfl.kernels.cpu` does. Every kernel
 releases the GIL and works on a range of units, so that threads can share a call; each is compiled on first use and kept
-on disk.
+on disk. The file is long because all its kernels share the vector helpers at its start.
 
 Two inner loops are vector IR (LLVM makes the machine's instructions of it, AVX-512, AVX2 or NEON):
 

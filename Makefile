@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types layers unit bench slow flower clean
+.PHONY: demo test test-slow lint types layers unit faults schedules bench flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,14 +26,24 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# What takes too long for every change: wider hypothesis sweeps.
-slow: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2
+# What takes too long for every change: tests marked slow, four fault schedules with real processes, ten times as many
+# schedules of the machine, and wider hypothesis sweeps over the arithmetic.
+test-slow: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2 -m slow
+	SCHEDULES=100 $(BIN)/python -m pytest tests/runtimes/grpc_runtime/test_schedules_processes.py
+	SCHEDULES=20000 $(BIN)/python -m pytest -n 2 tests/federation/test_schedules.py
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 -m "not slow" \
+		tests/kernels tests/field tests/coding tests/model tests/protocol tests/test_quantize.py
 
-# Random faults over the network, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
-SCHEDULES ?= 100
+# Random schedules of the federation machine with a fake clock, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
+schedules: SCHEDULES = 100000
+schedules: $(VENV)/.ready
+	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 --timeout 0 tests/federation/test_schedules.py
+
+# Random faults over a real network on loopback, likewise.
+faults: SCHEDULES = 100
 faults: $(VENV)/.ready
 	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/runtimes/grpc_runtime/test_schedules*.py
 
@@ -46,7 +56,7 @@ bench: $(VENV)/.ready
 .venv-flower/.ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
-		-e '.[flower,fast]' 'flwr[simulation]' pytest hypothesis
+		-e '.[flower,fast]' 'flwr[simulation]' pytest pytest-timeout hypothesis
 	@touch $@
 
 flower: .venv-flower/.ready

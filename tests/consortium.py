@@ -9,8 +9,8 @@ import torch
 from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Server
-from dresfl.runtimes.grpc_runtime import Credentials
+from dresfl.protocol import Training
+from dresfl.runtimes.grpc_runtime.tls import Credentials
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
 
@@ -27,10 +27,10 @@ class Consortium:
     authority: CertificateAuthority = field(default_factory=CertificateAuthority.create)
 
     def __post_init__(self) -> None:
-        self.server = Identity.create("coordinator")
-        self.sites = [Identity.create(f"site-{i}") for i in range(self.clients)]
-        cards = [site.card for site in self.sites]
-        self.roster = Roster.create(self.server, self.server.card, cards)
+        self.coordinator = Identity.create("coordinator")
+        self.clients_keys = [Identity.create(f"site-{i}") for i in range(self.clients)]
+        cards = [site.card for site in self.clients_keys]
+        self.roster = Roster.create(self.coordinator, self.coordinator.card, cards)
         self.agreement = Agreement(
             layers=(Dense(4), Square(), Dense(3)),
             input_shape=(5,),
@@ -48,7 +48,7 @@ class Consortium:
             self.rows.append((self.agreement.quantizer.integers(inputs), targets))
 
     def credentials(self, identity: Identity, **changes: Any) -> Credentials:
-        hosts = ["127.0.0.1"] if identity is self.server else []
+        hosts = ["127.0.0.1"] if identity is self.coordinator else []
         certificate = self.authority.sign(certificate_request(identity), server=hosts)
         own = Credentials(identity, certificate, self.authority.certificate_pem(), self.roster)
         return replace(own, **changes)
@@ -56,7 +56,7 @@ class Consortium:
     def expected(self) -> str:
         """The weights of an undisturbed run in one process."""
         session = make_session(self.agreement, tuple(len(x) for x, _ in self.rows), b"", b"")
-        server = Server(session, OPTIMIZER, self.rounds)
+        server = Training(session, OPTIMIZER, self.rounds)
         federation = LocalFederation(session, server, self.rows, no_dropouts(self.clients, 0), "coded")
         while not server.done:
             federation.run_round()

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from dresfl.federation import Agreement, make_session
+from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import SecretSeed
 from dresfl.model import Dense, Square
 from dresfl.protocol import Client, num_slices, slice_range
@@ -38,7 +39,7 @@ def dealers(session, own=None, index=0):
 
 def fetch(session, clients, client, table):
     """Deal the missing slices, and only those; return which they were."""
-    fetched = [(d, n) for d in range(len(ROWS)) for n in table.missing_slices(d)]
+    fetched = [(d, n) for d in range(len(ROWS)) for n in missing_slices(session, d, table)]
     for dealer, number in fetched:
         rows = slice_range(session, dealer, number)
         client.receive(clients[dealer].deal(client.index, rows.start, len(rows)))

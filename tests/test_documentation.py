@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dresfl.deploy import settings as config
-from dresfl.experiments.config import parse, parse_model
+from dresfl.deploy.toml import parse
+from dresfl.experiments.config import parse_model
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference" / "network-configuration.md").read_text(encoding="utf-8")
@@ -18,8 +19,8 @@ HOW_TO = (ROOT / "docs" / "how-to" / "run-on-real-machines.md").read_text(encodi
 # heading -> the dataclass of its top level, and those of its tables
 PARTS: dict[str, dict[str, type]] = {
     "agreement.toml": {"": config.AgreementFile, "model": config.AgreedModel, "federation": config.AgreedFederation},
-    "fed.toml": {"": config.ServerConfig, "network": config.Listening, "test": config.Test},
-    "site.toml": {"": config.SiteConfig, "network": config.Connecting, "data": config.SiteData},
+    "fed.toml": {"": config.CoordinatorConfig, "network": config.Listening, "test": config.Test},
+    "site.toml": {"": config.ClientConfig, "network": config.Connecting, "data": config.ClientData},
 }
 ELSEWHERE = {"keys", "optimizer"}  # a section and a page of their own
 
@@ -59,7 +60,7 @@ def test_every_key_and_its_default(heading: str) -> None:
                 assert tomllib.loads(f"x = {written}")["x"] == fields[name].default, f"{heading} [{part}] {name}"
 
 
-def test_the_keys_of_every_party() -> None:
+def test_the_keys_of_every_participant() -> None:
     section = REFERENCE.split("## `[keys]`")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)`", section, re.M) == [field.name for field in dataclasses.fields(config.Keys)]
 
@@ -71,8 +72,8 @@ def files() -> list[dict[str, Any]]:
 def test_the_files_of_the_how_to() -> None:
     agreement, fed, site = files()
     assert parse(config.AgreementFile, agreement).rounds == 200
-    assert parse(config.ServerConfig, fed).network.listen.endswith(":7443")
-    assert parse(config.SiteConfig, site).network.server.endswith(":7443")
+    assert parse(config.CoordinatorConfig, fed).network.listen.endswith(":7443")
+    assert parse(config.ClientConfig, site).network.coordinator.endswith(":7443")
 
 
 def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
@@ -85,9 +86,9 @@ def test_an_agreement_can_be_planned(tmp_path: Path) -> None:
 
 
 def test_every_event_is_documented() -> None:
-    """Those of the gRPC runtime and its commands."""
+    """Those of the machine, the gRPC runtime and the commands."""
     source = ""
-    for folder in ("runtimes/grpc_runtime", "deploy", "cli"):
+    for folder in ("federation", "runtimes", "runtimes/grpc_runtime", "deploy", "cli"):
         paths = (ROOT / "src" / "dresfl" / folder).glob("*.py")
         source += "".join(path.read_text(encoding="utf-8") for path in paths if path.stem != "flower")
     events = set(re.findall(r'\blog\(\s*"([a-z ]+)"', source)) | set(re.findall(r'_log\(\s*"([a-z ]+)"', source))

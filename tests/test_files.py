@@ -4,14 +4,25 @@ import builtins
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresfl.errors import CheckpointError, DresError
-from dresfl.files import load_tensors, save_tensors, write_atomic
+from dresfl.errors import CheckpointError, DresError, IdentityError, StoreError
+from dresfl.files import (
+    make_private_folder,
+    read_file,
+    read_private,
+    read_record,
+    write_atomic,
+    write_new,
+    write_record,
+)
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 
 def test_write_atomic_makes_folders_and_replaces(tmp_path):
@@ -89,6 +100,85 @@ def test_a_crash_at_any_step_leaves_the_old_file_or_the_new(tmp_path, monkeypatc
             with pytest.raises(Crash):
                 write_atomic(path, b"new")
         assert path.read_bytes() == (b"old" if step < 2 else b"new")
+
+
+# -- new and private files ---------------------------------------------------------------------------------------
+
+
+def mode(path):
+    return oct(path.stat().st_mode & 0o777)
+
+
+def test_private_files_are_private_from_the_start(tmp_path):
+    os.umask(0o022)
+    write_atomic(tmp_path / "a", b"x", private=True)
+    write_new(tmp_path / "b", b"x", private=True)
+    write_new(tmp_path / "c", b"x")
+    make_private_folder(tmp_path / "d" / "e")
+    modes = {path.name: mode(path) for path in (tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "d" / "e")}
+    assert modes == {"a": "0o600", "b": "0o600", "c": "0o644", "e": "0o700"}
+
+
+def test_a_new_file_is_never_written_over(tmp_path):
+    write_new(tmp_path / "key", b"first")
+    with pytest.raises(IdentityError, match="not written over") as caught:
+        write_new(tmp_path / "key", b"second", error=IdentityError)
+    assert caught.value.hint
+    assert (tmp_path / "key").read_bytes() == b"first"
+
+
+def test_a_new_file_on_a_full_disk_is_not_left_half_written(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(StoreError, match="No space left") as caught:
+            write_new(tmp_path / "key", b"data")
+    assert "free some space" in caught.value.hint
+    assert os.listdir(tmp_path) == []
+
+
+def test_reading_is_limited_to_regular_files_of_a_size(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_file(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(StoreError, match="larger than 4 bytes"):
+        read_file(tmp_path / "file", 4)
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in {
+        "pipe": "not a regular file",
+        "absent": "cannot read",
+        ".": "cannot read|not a regular",
+    }.items():
+        with pytest.raises(IdentityError, match=words):
+            read_file(tmp_path / name, 5, error=IdentityError)
+
+
+def test_a_secret_that_others_may_read_is_refused(tmp_path):
+    path = tmp_path / "secret"
+    write_new(path, b"x", private=True)
+    assert read_file(path, 9, private=True) == read_private(path, 9) == b"x"
+    assert read_private(tmp_path / "absent", 9) is None
+    path.chmod(0o640)
+    for read in (read_private, lambda *arguments: read_file(*arguments, private=True)):
+        with pytest.raises(StoreError, match="0640") as caught:
+            read(path, 9)
+        assert "chmod 600" in caught.value.hint
+
+
+def test_records_come_back_and_any_changed_byte_is_refused(tmp_path):
+    path = tmp_path / "record"
+    assert read_record(path) is None
+    write_record(path, {"b": [1, None], "a": "ç"})
+    assert mode(path) == "0o600"
+    assert read_record(path) == {"a": "ç", "b": [1, None]}
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(StoreError, match="damaged"):
+            read_record(path)
+
+
+def test_this_module_is_light():
+    code = "import sys, dresfl.files; assert not {'torch', 'numpy', 'safetensors'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------

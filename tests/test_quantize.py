@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from dresfl.errors import DataError, UsageError
 from dresfl.field import Domain, PublicStream
-from dresfl.quantize import Quantizer, stochastic_round, weight_integers, weight_reals
+from dresfl.quantize import (
+    Quantizer,
+    gradient_reals,
+    stepped_integers,
+    stochastic_round,
+    weight_integers,
+    weight_reals,
+)
 
 
 @given(
@@ -31,12 +38,12 @@ def test_integers_are_the_rounded_scaled_shifted_inputs(bits, shift, numerators)
     inputs=st.lists(st.floats(-15, 15, width=32) | st.integers(-30, 30).map(lambda n: n / 2), min_size=1),
     dtype=st.sampled_from([torch.float16, torch.float32]),
 )
-def test_narrow_inputs_give_the_integers_of_float64(bits, inputs, dtype):
-    narrow = torch.tensor(inputs, dtype=dtype)
-    got = Quantizer(bits).integers(narrow)
+def test_float16_and_float32_inputs_give_the_integers_of_float64(bits, inputs, dtype):
+    few_bits = torch.tensor(inputs, dtype=dtype)
+    got = Quantizer(bits).integers(few_bits)
     assert got.dtype == torch.int32
-    assert torch.equal(got, Quantizer(bits).integers(narrow.double()))
-    assert got.tolist() == [round(Fraction(x) * 2**bits) for x in narrow.tolist()]
+    assert torch.equal(got, Quantizer(bits).integers(few_bits.double()))
+    assert got.tolist() == [round(Fraction(x) * 2**bits) for x in few_bits.tolist()]
 
 
 def test_rounding_is_to_nearest_and_ties_to_even():
@@ -52,15 +59,6 @@ def test_shift_moves_data_before_scaling():
 def test_inputs_of_any_type(dtype):
     got = Quantizer(4, 1.0).integers(torch.tensor([[0, 255]], dtype=dtype))
     assert got.tolist() == [[16, 4096]]
-
-
-@given(st.lists(st.integers(-(2**20) + 1, 2**20 - 1), min_size=1), st.integers(0, 16))
-def test_reals_and_integers_are_inverse(integers, bits):
-    quantizer = Quantizer(bits)
-    reals = quantizer.reals(torch.tensor(integers))
-    assert reals.dtype == torch.float64
-    assert reals.tolist() == [x / 2**bits for x in integers]
-    assert quantizer.integers(reals).tolist() == integers
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -96,18 +94,34 @@ def test_input_bits_out_of_range_are_refused(bits):
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1), st.integers(1, 24))
 def test_weight_reals_and_integers_are_inverse(integers, bits):
-    reals = weight_reals(torch.tensor(integers), bits)
+    scales = torch.full((len(integers),), 2.0**bits, dtype=torch.float64)
+    reals = weight_reals(torch.tensor(integers), scales)
     assert reals.dtype == torch.float64
     assert reals.tolist() == [x / 2**bits for x in integers]
-    back = weight_integers(reals, bits)
+    back = weight_integers(reals, scales)
     assert back.dtype == torch.int64
     assert back.tolist() == integers
 
 
-@given(st.lists(st.floats(-100, 100), min_size=1), st.integers(1, 24))
-def test_weight_integers_round_to_nearest(weights, bits):
-    got = weight_integers(torch.tensor(weights, dtype=torch.float64), bits)
-    assert got.tolist() == [round(Fraction(w) * 2**bits) for w in weights]
+@given(st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 24)), min_size=1))
+def test_weight_integers_round_to_nearest(drawn):
+    weights, bits = zip(*drawn, strict=True)
+    scales = torch.tensor([2.0**b for b in bits], dtype=torch.float64)
+    got = weight_integers(torch.tensor(weights, dtype=torch.float64), scales)
+    assert got.tolist() == [round(Fraction(w) * 2**b) for w, b in drawn]
+
+
+def test_a_gradient_is_the_scaled_mean_over_its_rows():
+    integers = torch.tensor([3 * 2.0**90, -(2.0**170), 0.0], dtype=torch.float64)
+    scales = torch.tensor([2.0**80, 2.0**160, 2.0**80], dtype=torch.float64)
+    assert gradient_reals(integers, scales, num_rows=64).tolist() == [48.0, -16.0, 0.0]
+
+
+def test_a_step_moves_weights_by_the_rounded_update():
+    weights, update = torch.tensor([10, 10, -3]), torch.tensor([0.25, 0.25, -0.5], dtype=torch.float64)
+    scales = torch.tensor([2.0, 2.0, 4.0], dtype=torch.float64)
+    noise = torch.tensor([0.4, 0.6, 0.1], dtype=torch.float64)
+    assert stepped_integers(weights, update, scales, noise).tolist() == [9.0, 10.0, -1.0]
 
 
 @given(st.lists(st.floats(-(2.0**40), 2.0**40), min_size=1, max_size=50), st.integers(0, 1000))

@@ -1,10 +1,12 @@
 """SPEC.md against the test vectors: a second reader (reference/spec.py), made of the page alone.
 
 Byte layouts are not written here but parsed from SPEC.md, and labels are looked up there: a wrong table or label on the
-page makes these tests fail. Only the last tests, of frames, moduli and limits, compare with the package itself.
+page makes these tests fail. Only the last tests compare the page with the package itself.
 """
 
 import hmac
+import importlib
+import inspect
 import json
 import math
 import re
@@ -21,6 +23,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from dresfl.federation import Windows, messages
+from dresfl.federation.agreement import FORMAT as agreement_format
+from dresfl.federation.terms import FORMAT as terms_format
+from dresfl.protocol.messages import VERSION as protocol_version
+from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
+from dresfl.storage.run_folder import CHECKPOINT_FORMAT
+from dresfl.storage.share_store import FORMAT as store_format
 from reference.spec import (
     SPEC,
     Invalid,
@@ -40,6 +49,7 @@ from reference.spec import (
     sha256,
     sharing_text,
     table,
+    weights_sha256,
     word,
 )
 
@@ -47,11 +57,11 @@ ROOT = Path(__file__).parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
-FRAMES = ["Hello", "Ready", "Reply", "Begin", "Weights", "Delta", "Done", "Wait"]
-FRAMES += ["Open", "Request", "Slice", "Holding", "Ack", "Reject"]
+MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed"]
+MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done"]
 
 
-# -- section 2: parties ----------------------------------------------------------------------------------------
+# -- section 2: participants ----------------------------------------------------------------------------------------
 
 
 def secret(what: str) -> bytes:
@@ -59,7 +69,7 @@ def secret(what: str) -> bytes:
 
 
 def member(name: str) -> bytes:
-    """The public bytes of a party of the vectors, from the secrets that the page tells."""
+    """The public bytes of a participant of the vectors, from the secrets that the page tells."""
     scalar = int.from_bytes(secret(f"tls {name}"), "big")
     tls = ec.derive_private_key(scalar, ec.SECP256R1()).public_key()
     return pack(
@@ -92,15 +102,15 @@ def test_the_page_names_the_vectors_format() -> None:
 
 
 def test_parties() -> None:
-    for party in SEALING["parties"]:
-        own = member(party["name"])
-        assert own.hex() == party["public_bytes"]
-        assert signed(party["name"], "card", own).hex() == party["card_signature"]
-        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == party["fingerprint"]
+    for participant in SEALING["participants"]:
+        own = member(participant["name"])
+        assert own.hex() == participant["public_bytes"]
+        assert signed(participant["name"], "card", own).hex() == participant["card_signature"]
+        assert digits(sha256(joined("fingerprint of a member", {"member": own}))) == participant["fingerprint"]
         found = read("member", own)
-        assert found["name"].decode() == party["name"]
+        assert found["name"].decode() == participant["name"]
         for key in ("sealing_key", "signing_key", "tls_spki_sha256"):
-            assert found[key].hex() == party[key]
+            assert found[key].hex() == participant[key]
 
 
 def test_rosters() -> None:
@@ -108,7 +118,7 @@ def test_rosters() -> None:
     digest = roster_digest(roster["maker"], roster["server"], roster["clients"])
     assert (digest.hex(), digits(digest)) == (roster["digest"], roster["fingerprint"])
     assert signed(roster["maker"], "roster", digest).hex() == roster["signature"]
-    assert roster_digest("hub", "hub", NETWORK["clients"]).hex() == NETWORK["roster_sha256"]
+    assert roster_digest("coordinator", "coordinator", NETWORK["clients"]).hex() == NETWORK["roster_sha256"]
 
 
 # -- sections 4 to 6: agreement and identities -----------------------------------------------------------------
@@ -128,7 +138,7 @@ def test_the_agreement() -> None:
 
 def test_layers_are_as_the_page_lists_them() -> None:
     for layer in json.loads(NETWORK["agreement"])["layers"]:
-        row = re.search(rf"^\| `{layer['kind']}` \| `\w+` \|(.*)\|$", SPEC, re.M)
+        row = re.search(rf"^\| `{layer['kind']}` \|(.*)\|$", SPEC, re.M)
         assert row
         assert set(re.findall(r"`(\w+)`", row[1])) == set(layer) - {"kind"}
 
@@ -207,9 +217,9 @@ def test_messages_of_the_round() -> None:
     assert (found["session_id"].hex(), found["round"]) == (VECTORS["session_id"], VECTORS["round"])
     assert [str(weight) for (weight,) in found["weights"]] == VECTORS["weights"]
     found = read("Answer", answer, **known)
-    assert found["residues"] == [list(map(int, channel)) for channel in VECTORS["uploads"][found["client"]]]
+    assert found["residues"] == [list(map(int, channel)) for channel in VECTORS["answers"][found["client"]]]
     for name, data in (("Share", share), ("Task", task), ("Answer", answer)):
-        for wrong in (data[:-1], data + b"\0", b"\2" + data[1:], data[:1] + b"\4" + data[2:]):
+        for wrong in (data[:-1], data + b"\0", b"\1" + data[1:], data[:1] + b"\4" + data[2:]):
             with pytest.raises(Invalid):
                 read(name, wrong, **known)
     with pytest.raises(Invalid):
@@ -251,54 +261,63 @@ def test_envelopes_that_must_not_open() -> None:
             opened(case["sender"], case["receiver"], bytes.fromhex(case["context"]), bytes.fromhex(case["sealed"]))
 
 
-# -- section 9: frames -----------------------------------------------------------------------------------------
+# -- section 9: messages ---------------------------------------------------------------------------------------
 
 
-def frame(name: str) -> dict[str, Any]:
-    return read(name.split()[0], bytes.fromhex(NETWORK["frames"][name]), **sizes())
+def message(name: str) -> dict[str, Any]:
+    return read(name.split()[0], bytes.fromhex(NETWORK["messages"][name]), **sizes())
 
 
-def test_every_frame_of_the_vectors_has_a_table() -> None:
-    assert {name.split()[0] for name in NETWORK["frames"]} == set(FRAMES)
-    for name in NETWORK["frames"]:
-        frame(name)
+def test_every_message_of_the_vectors_has_a_table() -> None:
+    assert {name.split()[0] for name in NETWORK["messages"]} == set(MESSAGES)
+    for name in NETWORK["messages"]:
+        message(name)
 
 
-def test_frames_that_must_be_refused() -> None:
+def test_messages_that_must_be_refused() -> None:
     for case in NETWORK["refused"]:
         with pytest.raises(Invalid):
-            read(case["expected"], bytes.fromhex(case["frame"]), **sizes())
+            read(case["expected"], bytes.fromhex(case["message"]), **sizes())
+
+
+@pytest.mark.parametrize(("name", "most"), [("Hello", 65536), ("Holding", 65536), ("Wait", 1000), ("Reject", 1000)])
+def test_fields_at_the_end_have_a_limit(name: str, most: int) -> None:
+    data = bytes.fromhex(NETWORK["messages"][name])
+    last = message(name)[table(name)[-1][0]]
+    head = data[: len(data) - len(last)]
+    read(name, head + bytes(most), **sizes())
+    with pytest.raises(Invalid):
+        read(name, head + bytes(most + 1), **sizes())
 
 
 def test_hello_and_begin() -> None:
-    hello, begin = frame("Hello"), frame("Begin")
+    hello, begin = message("Hello"), message("Begin")
     place = NETWORK["challenged"]
-    assert hello["agreement"].hex() == NETWORK["agreement_sha256"]
+    assert hello["agreement"].decode() == NETWORK["agreement"]
     assert (hello["challenge"].hex(), hello["rows"]) == (NETWORK["challenge"], NETWORK["client_rows"][place])
+    assert hello["contribution"].hex() == NETWORK["contributions"][place]
     assert hello["held_nonce"] == bytes(32)
-    assert [rows for rows, _ in begin["sites"]] == NETWORK["client_rows"]
-    assert [contribution.hex() for _, contribution in begin["sites"]] == NETWORK["contributions"]
+    assert [rows for rows, _ in begin["clients"]] == NETWORK["client_rows"]
+    assert [contribution.hex() for _, contribution in begin["clients"]] == NETWORK["contributions"]
     for field in ("run_nonce", "nonce", "own_bytes"):
         assert begin[field].hex() == NETWORK[field]
-    follows = bytes.fromhex(NETWORK["frames"]["Begin"])[1 + 64 :]
-    terms = {"challenge of the Hello": hello["challenge"], "number of the site u16": struct.pack("<H", place)}
+    follows = bytes.fromhex(NETWORK["messages"]["Begin"])[1 + 64 :]
+    terms = {"challenge of the Hello": hello["challenge"], "number of the client u16": struct.pack("<H", place)}
     terms |= {"roster digest": bytes.fromhex(NETWORK["roster_sha256"]), "all that follows the signature": follows}
-    message = joined("signed", terms)
-    assert message.hex() == NETWORK["signed"]
-    key = Ed25519PublicKey.from_public_bytes(read("member", member("hub"))["signing_key"])
-    whole = to_sign("begin", message)
+    key = Ed25519PublicKey.from_public_bytes(read("member", member("coordinator"))["signing_key"])
+    whole = to_sign("begin", joined("signed", terms))
     key.verify(begin["signature"], whole)
     with pytest.raises(InvalidSignature):
         key.verify(begin["signature"], whole[:-1] + b"\0")
 
 
 def test_the_relay() -> None:
-    for name in ("Open", "Ready"):
-        assert frame(name)["sharing_id"].hex() == NETWORK["sharing_id"]
-    request, dealt, sent, ack = (frame(n) for n in ("Request", "Slice from the dealer", "Slice to the receiver", "Ack"))
-    assert (dealt["peer"], dealt["slice"]) == (request["peer"], request["slice"])
-    assert (sent["peer"], sent["slice"]) == (ack["peer"], ack["slice"]) == (frame("Reject")["peer"], 0)
-    dealer, receiver = sent["peer"], request["peer"]
+    assert message("Ready")["sharing_id"].hex() == NETWORK["sharing_id"]
+    request, dealt, sent, ack = (message(name) for name in ("Request", "Slice", "Relayed", "Ack"))
+    assert (dealt["receiver"], dealt["slice"]) == (request["receiver"], request["slice"])
+    assert (sent["dealer"], sent["slice"]) == (ack["dealer"], ack["slice"]) == (message("Reject")["dealer"], 0)
+    dealer, receiver = sent["dealer"], request["receiver"]
+    assert receiver == NETWORK["challenged"]
     context = pack(
         "context",
         sharing_id=bytes.fromhex(NETWORK["sharing_id"]),
@@ -314,33 +333,33 @@ def test_the_relay() -> None:
     found = read("Share", share, **sizes())
     assert (found["dealer"], found["receiver"], found["first_row"]) == (dealer, receiver, 0)
     assert found["rows"] == NETWORK["client_rows"][dealer]
-    held = frame("Holding")["held"]
+    held = message("Holding")["held"]
     assert [8 * a + b for a, byte in enumerate(held) for b in range(8) if byte >> b & 1] == NETWORK["held"]
-    assert frame("Holding nothing")["held"] == b""
-    assert frame("Reject")["reason"] == b"it does not open"
-    assert frame("Wait")["reason"] == b"2 of 5 clients are missing"
+    assert message("Holding nothing")["held"] == b""
+    assert message("Reject")["reason"] == b"it does not open"
+    assert message("Wait")["reason"] == b"2 of 5 clients are missing"
 
 
 def test_weights_and_delta() -> None:
-    first = read("Task", frame("Weights")["task"], **sizes())
-    delta, width = frame("Delta"), frame("Delta")["width"]
+    first = read("Task", message("Weights")["task"], **sizes())
+    delta, width = message("Delta"), message("Delta")["width"]
     assert (delta["base_round"], first["session_id"].hex()) == (first["round"], NETWORK["session_id"])
     raw = zlib.decompress(delta["packed"])
     assert len(raw) == sizes()["P"] * width
     moves = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
     weights = [weight + move for (weight,), move in zip(first["weights"], moves, strict=True)]
-    assert sha256(*(struct.pack("<i", weight) for weight in weights)) == delta["weights_sha256"]
+    assert weights_sha256(weights) == delta["weights_sha256"]
+    assert delta["weights_sha256"].hex() == NETWORK["later_weights_sha256"]
     later = read("Task", bytes.fromhex(NETWORK["later_task"]), **sizes())
     assert (later["round"], [weight for (weight,) in later["weights"]]) == (delta["round"], weights)
-    done, heard = read("Task", frame("Done")["task"], **sizes()), frame("Reply to Done")
-    assert done["round"] == heard["round"] == json.loads(NETWORK["agreement"])["rounds"]
-    assert heard["answer"] == b""
+    done = read("Task", message("Done")["task"], **sizes())
+    assert done["round"] == message("Informed")["rounds"] == json.loads(NETWORK["agreement"])["rounds"]
 
 
-def test_reply() -> None:
-    reply = frame("Reply")
-    answer = read("Answer", reply["answer"], **sizes())
-    assert (answer["round"], answer["client"]) == (reply["round"], NETWORK["challenged"])
+def test_answered() -> None:
+    answered = message("Answered")
+    answer = read("Answer", answered["answer"], **sizes())
+    assert (answer["round"], answer["client"]) == (answered["round"], NETWORK["challenged"])
     assert answer["session_id"].hex() == NETWORK["session_id"]
 
 
@@ -396,14 +415,14 @@ def test_the_dealt_share() -> None:
 
 def test_the_answer() -> None:
     """A whole client in a few lines: its shares of the batch, and the gradient of dense 2, square, dense 2 on them."""
-    reply, agreement = frame("Reply"), json.loads(NETWORK["agreement"])
-    answer = read("Answer", reply["answer"], **sizes())
-    w = [weight for (weight,) in read("Task", frame("Weights")["task"], **sizes())["weights"]]
+    answered, agreement = message("Answered"), json.loads(NETWORK["agreement"])
+    answer = read("Answer", answered["answer"], **sizes())
+    w = [weight for (weight,) in read("Task", message("Weights")["task"], **sizes())["weights"]]
     w1, b1, w2, b2 = [w[0:2], w[2:4], w[4:6]], w[6:8], [w[8:10], w[10:12]], w[12:14]
     s0 = agreement["input_bits"]
     s1 = 2 * (s0 + agreement["weight_bits"])
     out = s1 + agreement["layers"][2]["weight_bits"]
-    batch = drawn(NETWORK["client_rows"], agreement["batch_size"], 1, agreement["seed"], reply["round"])
+    batch = drawn(NETWORK["client_rows"], agreement["batch_size"], 1, agreement["seed"], answered["round"])
     for channel, p in enumerate(sizes()["moduli"]):
         total = [0] * len(w)
         for dealer, row in batch:
@@ -436,18 +455,162 @@ def initial(agreement: dict[str, Any]) -> list[int]:
 
 def test_initial_weights() -> None:
     assert [str(weight) for weight in initial(round_agreement())] == VECTORS["weights"]
-    first = read("Task", frame("Weights")["task"], **sizes())
+    first = read("Task", message("Weights")["task"], **sizes())
     assert [[weight] for weight in initial(json.loads(NETWORK["agreement"]))] == first["weights"]
+
+
+# -- section 15: the vectors' file -------------------------------------------------------------------------------
+
+
+def rows_under(section: str, head: str) -> list[list[str]]:
+    """The cells of every line of the tables with this first line, in one section of SPEC.md."""
+    text = re.search(rf"^## {section} .*?(?=^## )", SPEC, re.M | re.S)
+    assert text, f"SPEC.md has no section {section}"
+    tables = re.findall(rf"^{re.escape(head)}\n\|[-|]+\n((?:\|.*\n)+)", text[0], re.M)
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for found in tables for line in found.splitlines()]
+
+
+def test_axes_of_every_array() -> None:
+    axes = {name.strip("`"): axes.split(", ") for name, axes, _ in rows_under("15", "| array | axes | an entry is |")}
+    assert set(axes) == {key for key, value in VECTORS.items() if isinstance(value, list)} - {"layers"}
+    _, moduli, parameters = derived(round_agreement())
+    counts = {"client": 10, "receiver": 10, "channel": len(moduli), "shard": 2, "mask": 1, "weight": parameters}
+    counts |= {"input": 3, "class": 2, "column": 5, "mask and column": 5, "draw": 3, "pair": 2, "answer": 9}
+
+    def check(value: Any, left: list[str]) -> None:
+        assert isinstance(value, list) == bool(left)
+        if left:
+            assert len(value) == counts.get(left[0], len(value)), left
+            for entry in value:
+                check(entry, left[1:])
+
+    for name, order in axes.items():
+        check(VECTORS[name], order)
+
+
+def test_what_stands_for_secrets_and_chance() -> None:
+    listed = " ".join(what for what, _ in rows_under("15", "| what | is |"))
+    for number, text in enumerate(VECTORS["secrets"]):
+        assert text == secret(f"client {number}").hex()
+    for number, text in enumerate(NETWORK["mask_secrets"]):
+        assert text == secret(f"masks {number}").hex()
+    for name, text in zip(NETWORK["clients"], NETWORK["contributions"], strict=True):
+        assert text == secret(f"contribution {name}").hex()
+    for what in ("own bytes", "run nonce", "challenge"):
+        assert NETWORK[what.replace(" ", "_")] == secret(what)[:16].hex()
+    for envelope in SEALING["envelopes"]:
+        assert envelope["ephemeral_secret"] == secret(f"ephemeral {envelope['slice_number']}").hex()
+        assert envelope["sharing_id"] == secret("sharing")[:16].hex()
+    ephemeral = X25519PrivateKey.from_private_bytes(secret("ephemeral network")).public_key().public_bytes_raw()
+    assert read("envelope", message("Slice")["sealed"])["ephemeral"] == ephemeral
+    for what in ("client NUMBER", "masks NUMBER", "contribution NAME", "own bytes", "run nonce", "challenge"):
+        assert f"`{what}`" in listed
+    for what in ("ephemeral NUMBER", "ephemeral network", "sharing", "sealing NAME", "signing NAME", "tls NAME"):
+        assert f"`{what}`" in listed
+
+
+def test_rows_of_the_round_are_drawn_as_the_page_says() -> None:
+    for client, (inputs, targets) in enumerate(zip(VECTORS["inputs"], VECTORS["targets"], strict=True)):
+        key = public_key(1000 + client)
+        for r, (row, one_hot) in enumerate(zip(inputs, targets, strict=True)):
+            drawn_words = [word(key, "examples", 0, 4 * r + j) for j in range(4)]
+            assert row == [str(value % 5) for value in drawn_words[:3]]
+            assert one_hot == [str(int(drawn_words[3] % 2 == c)) for c in range(2)]
+
+
+# -- section 10: the machines and their files ------------------------------------------------------------------
+
+MACHINES = re.findall(r"^### 10\.\d [^\n]*: `([\w/.]+)`\n(.*?)(?=^##)", SPEC, re.M | re.S)
+FINAL = {"left", "refused", "ended", "informed"}
+
+
+def machine_tables(text: str) -> list[list[list[str]]]:
+    head = r"^\| state \| event \| method \| [^|\n]* \| next state \|\n\|[-|]+\n((?:\|.*\n)+)"
+    tables = re.findall(head, text, re.M)
+    return [[[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines()] for found in tables]
+
+
+def machine_class(file: str) -> type:
+    """The one class of a machine's file that has the name of the file, or is named on the page."""
+    name = {"site": "Site", "coordinator": "Coordinator", "enrolment": "Enrolment", "relay": "Relay"}
+    stem = Path(file).stem
+    module = importlib.import_module(f"dresfl.federation.{stem}")
+    found = getattr(module, name.get(stem, stem.capitalize()))
+    assert isinstance(found, type)
+    return found
+
+
+def test_every_machine_is_a_file_and_every_file_a_machine() -> None:
+    assert [Path(file).stem for file, _ in MACHINES] == ["site", "coordinator", "enrolment", "relay", "opening"]
+    for file, text in MACHINES:
+        assert (ROOT / file).is_file()
+        assert machine_tables(text)
+
+
+@pytest.mark.parametrize(("file", "text"), MACHINES, ids=[Path(file).stem for file, _ in MACHINES])
+def test_methods_of_a_machine_are_those_of_its_tables(file: str, text: str) -> None:
+    own = machine_class(file)
+    named = set()
+    for _, _, method, *_ in (line for rows in machine_tables(text) for line in rows):
+        if method == "the runtime":
+            continue
+        found = re.fullmatch(r"`(?:(\w+)\.)?(\w+)`", method)
+        assert found, method
+        owner = machine_class(f"{found[1].lower()}.py") if found[1] else own
+        assert callable(vars(owner)[found[2]]), method
+        named |= {found[2]} if owner is own else set()
+    public = {name for name, value in vars(own).items() if not name.startswith("_") and inspect.isfunction(value)}
+    assert named == public
+
+
+@pytest.mark.parametrize(("file", "text"), MACHINES, ids=[Path(file).stem for file, _ in MACHINES])
+def test_states_lead_somewhere(file: str, text: str) -> None:
+    for rows in machine_tables(text):
+        begun = {state for state, *_ in rows}
+        reached = {state for *_, after in rows for state in after.split(", ")}
+        assert reached - begun <= FINAL
+        assert begun - reached - {"any"} <= {rows[0][0]}  # where it begins
+
+
+def test_every_message_is_an_event_of_its_receivers_machine() -> None:
+    texts = {Path(file).stem: text for file, text in MACHINES}
+    events = {name: " ".join(line[1] for rows in machine_tables(text) for line in rows) for name, text in texts.items()}
+    from_client, from_coordinator = messages.FROM_CLIENT, messages.FROM_COORDINATOR
+    for kind in from_client:
+        assert re.search(rf"\b{kind.__name__}\b", events["coordinator"]), kind
+    for kind in from_coordinator:
+        assert re.search(rf"\b{kind.__name__}\b", events["site"]), kind
+    for kind in (messages.Holding, messages.Slice, messages.Ack, messages.Reject):
+        assert re.search(rf"\b{kind.__name__}\b", events["relay"]), kind
+    row = rows_under("9", "| from a client | from the coordinator |")[0]
+    assert [cell.split(", ") for cell in row] == [
+        [k.__name__ for k in from_client],
+        [k.__name__ for k in from_coordinator],
+    ]
+
+
+def test_windows_of_the_relay() -> None:
+    windows = Windows()
+    assert "stay within 2 MiB (2·2^20 bytes)" in SPEC
+    assert "stay within 16 MiB, this one included" in SPEC
+    assert "max(16 MiB, 4 GiB / N)" in SPEC
+    assert (windows.asked_bytes, windows.sent_bytes, windows.stored_bytes) == (2 * 2**20, 16 * 2**20, 4 * 2**30)
 
 
 # -- the page against the package ------------------------------------------------------------------------------
 
 
-def test_tables_name_the_packages_frames() -> None:
-    from dresfl.runtimes.grpc_runtime import frames
+def test_every_message_of_the_package_has_its_table() -> None:
+    kinds = {kind.__name__: kind.KIND for kind in messages.FROM_CLIENT + messages.FROM_COORDINATOR}
+    assert kinds == {name: int(dict(table(name))["kind"].split("=")[1]) for name in MESSAGES}
+    stated = {name: int(dict(table(name))["version"].split("=")[1]) for name in ("Hello", "Share", "Task", "Answer")}
+    assert set(stated.values()) == {messages.VERSION, protocol_version}
+    assert f"`{SERVICE}/{METHOD}`" in SPEC.replace("`/", "`")
 
-    kinds = {name: kind.KIND for name, kind in vars(frames).items() if hasattr(kind, "KIND")}
-    assert kinds == {name: int(dict(table(name))["kind"].split("=")[1]) for name in FRAMES}
+
+def test_formats_are_those_of_the_package() -> None:
+    for name in (agreement_format, terms_format, store_format, CHECKPOINT_FORMAT):
+        assert f"`{name}`" in SPEC or f'"{name}"' in SPEC
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (32, 16), (1100, 1000)])
@@ -499,14 +662,87 @@ def test_batches_are_the_packages() -> None:
     assert drawn(list(rows), 7, 2, 2**40, 4) == [list(pair) for pair in pairs]
 
 
-def test_limits() -> None:
-    """The formulas of section 11, as the page writes them."""
-    from dresfl.federation import Agreement, make_session, most_parcel_bytes
+@pytest.mark.parametrize("seed", [0, 7])
+def test_who_answers_in_a_simulation(seed: int) -> None:
+    """Domains 5, 6 and 8 of section 13: rates, absences, and the order of arrival."""
+    from dresfl.runtimes.local import paper
+
+    clients, key = 20, public_key(seed)
+
+    def uniform(domain: str, index: int, j: int) -> float:
+        return (word(key, domain, index, j) + 0.5) / 2**32
+
+    high, low = (
+        float(number) for number in re.findall(r"rate i is ([\d.]+) if u_\{2i\} < ½, else ([\d.]+) ·", SPEC)[0]
+    )
+    rates = [
+        high if uniform("dropout_rates", 0, 2 * i) < 0.5 else low * uniform("dropout_rates", 0, 2 * i + 1)
+        for i in range(clients)
+    ]
+    found = paper(clients, seed)
+    assert found.rates == tuple(rates)
+    for number in (0, 1, 33):
+        present = [i for i in range(clients) if uniform("dropouts", number, i) >= rates[i]]
+        assert found.answering(number) == sorted(present, key=lambda i: (word(key, "arrivals", number, i), i))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.25])
+def test_integer_rows(shift: float) -> None:
+    """Section 14: halves to even, and one-hot targets."""
+    import numpy as np
+    import torch
+
+    from dresfl.data import DataSet
+    from dresfl.data.rows import integer_rows
+    from dresfl.quantize import Quantizer
+
+    reals = [k / 64 for k in range(65)] + [0.1, 1 / 3, 0.7]
+    inputs = np.array(reals, np.float32).reshape(-1, 1, 1, 1)
+    labels = np.arange(len(reals)) % 3
+    rows, targets = integer_rows(DataSet(inputs, labels, 3, "any"), Quantizer(4, shift), np.arange(len(reals)))
+    assert rows.flatten().tolist() == [round(2**4 * (float(x) + shift)) for x in inputs.flatten()]
+    assert targets.equal(torch.tensor([[int(y == c) for c in range(3)] for y in labels.tolist()], dtype=torch.int32))
+
+
+def test_the_range_of_decoded_values() -> None:
+    """Section 5's value moduli, and section 14's range: the headroom is the fewest largest moduli above 2^20."""
+    from dresfl.federation import Agreement, make_session
+    from dresfl.model import Dense, Square
+
+    for units, batch in (((4,), 64), ((1100, 1000), 64), ((32, 32), 20_000)):
+        layers = [layer for size in units for layer in (Dense(size), Square())]
+        agreement = Agreement((*layers, Dense(10)), (784,), num_clients=40, rounds=5, batch_size=batch)
+        field = make_session(agreement, (7,) * 40, b"", b"").field
+        kept = list(field.moduli)
+        headroom = 1
+        while headroom < 2**20:
+            headroom *= kept.pop()
+        assert field.value_bound == (math.prod(kept) - 1) // 2
+
+
+def test_the_most_rows_of_a_client() -> None:
+    from dresfl.errors import Refused
+    from dresfl.federation import Agreement, make_session
     from dresfl.model import Dense
     from dresfl.protocol import slice_rows
-    from dresfl.runtimes.grpc_runtime.hub import largest_frame
 
-    formula = re.search(r"frame, either way \| (64 \+ max\(.*?\)) bytes", SPEC)
+    assert "⌊min(2^31 − 1, ⌊(2^62 − 1) / B⌋) / N⌋ rows at most, and no more than 2^19 · Q" in SPEC
+    for clients, batch, width in ((3, 64, 3), (20, 64, 3), (3, 64, 3_000_000)):
+        agreement = Agreement((Dense(2),), (width,), num_clients=clients, rounds=5, batch_size=batch)
+        per_slice = slice_rows(make_session(agreement, (1,) * clients, b"", b""))
+        most = min(min(2**31 - 1, (2**62 - 1) // batch) // clients, 2**19 * per_slice)
+        agreement.check_row_count(most)
+        with pytest.raises(Refused):
+            agreement.check_row_count(most + 1)
+
+
+def test_limits() -> None:
+    """The formulas of section 11, as the page writes them."""
+    from dresfl.federation import Agreement, largest_message, make_session, most_sealed_bytes
+    from dresfl.model import Dense
+    from dresfl.protocol import slice_rows
+
+    formula = re.search(r"message, either way \| (\d+ \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)
     assert formula
     assert sealed
@@ -521,8 +757,8 @@ def test_limits() -> None:
         def value(text: str, names: dict[str, int] = names) -> int:
             return int(eval(text.replace("·", "*"), {"max": max}, names))  # noqa: S307 - a formula of our own page
 
-        assert value(formula[1]) == largest_frame(session)
-        assert value(sealed[1]) == most_parcel_bytes(session)
+        assert value(formula[1]) == largest_message(agreement)
+        assert value(sealed[1]) == most_sealed_bytes(session)
 
 
 def test_files_of_cards_and_rosters(tmp_path: Path) -> None:
@@ -531,8 +767,8 @@ def test_files_of_cards_and_rosters(tmp_path: Path) -> None:
     pattern = r'A card has `format` = "([^"]*)",(.*?)\. A roster has `format` = "([^"]*)",(.*?)\. In a roster'
     found = re.search(pattern, SPEC, re.S)
     assert found
-    hub, site = Identity.create("hub"), Identity.create("site")
-    Roster.create(hub, hub.card, [site.card]).save(tmp_path / "roster.json")
+    coordinator, client = Identity.create("coordinator"), Identity.create("client")
+    Roster.create(coordinator, coordinator.card, [client.card]).save(tmp_path / "roster.json")
     roster = json.loads((tmp_path / "roster.json").read_text())
     for file, name, keys in ((roster, found[3], found[4]), (roster["clients"][0], found[1], found[2])):
         assert file["format"] == name

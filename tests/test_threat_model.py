@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from dresfl.coding.lagrange import LagrangeCode
+from dresfl.coding import CodeParameters, LagrangeCode
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
 from dresfl.field import ResidueField, SecretSeed
 from dresfl.model import Dense, Network, Square, mlp
-from dresfl.protocol import Client, Server, Session, encode_rows
+from dresfl.protocol import Client, Session, Training, encode_rows
 from dresfl.runtimes.local import LocalFederation
+
+PARAMETERS = CodeParameters(6, batch_size=4)
 
 
 def answer_distribution(code: LagrangeCode, network: Network, weights: torch.Tensor, row: list[int], client: int):
@@ -57,17 +59,9 @@ def test_without_masks_an_answer_does_depend_on_the_data():
     assert answer([0, 0]) != answer([5, 1])
 
 
-def small_session(**changes: object) -> Session:
-    settings: dict[str, object] = {
-        "network": mlp((6, 4, 3), input_bits=4, weight_bits=8),
-        "num_clients": 6,
-        "num_shards": 1,
-        "max_colluders": 1,
-        "batch_size": 4,
-        "client_rows": (5,) * 6,
-        "seed": 3,
-    }
-    return Session(**{**settings, **changes})  # type: ignore[arg-type]
+def small_session(parameters: CodeParameters = PARAMETERS, rows: int = 5, network: Network | None = None) -> Session:
+    network = network or mlp((6, 4, 3), input_bits=4, weight_bits=8)
+    return Session(network, parameters, (rows,) * parameters.num_clients, seed=3)
 
 
 def rows_of(session: Session, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,15 +84,15 @@ def test_every_client_gets_its_own_seed_from_the_operating_system(monkeypatch: p
     config = load_config("digits")
     data = [rows_of(session, i) for i in range(6)]
     for _ in range(2):
-        server = Server(session, config.optimizer, rounds=1)
+        server = Training(session, config.optimizer, rounds=1)
         LocalFederation(session, server, data, prepare(config, None).dropouts, "coded")
     assert len(drawn) == len(set(drawn)) == 12
     assert all(len(key) == 32 for key in drawn)
 
 
 def test_masks_of_different_rows_channels_and_dealers_all_differ():
-    session = small_session(max_colluders=2, num_clients=9, client_rows=(5,) * 9)
-    keys = torch.stack([SecretSeed.fresh().key() for _ in range(2)]).repeat_interleave(5, 0)
+    session = small_session(CodeParameters(9, max_colluders=2, batch_size=4))
+    keys = torch.stack([SecretSeed.fresh().mask_key(b"") for _ in range(2)]).repeat_interleave(5, 0)
     rows = torch.arange(5).repeat(2)
     masks = session.field.uniform(keys, rows, 2 * session.row_width)
     lines = [tuple(line) for channel in masks.tolist() for line in channel]
@@ -108,7 +102,7 @@ def test_masks_of_different_rows_channels_and_dealers_all_differ():
 def test_equal_rows_get_different_shares():
     session = small_session()
     same = torch.ones((5, 1, session.row_width), dtype=torch.int64)
-    shares = encode_rows(session, SecretSeed.fresh().key().expand(5, 8), torch.arange(5), same, [0])
+    shares = encode_rows(session, SecretSeed.fresh().mask_key(b"").expand(5, 8), torch.arange(5), same, [0])
     assert len({tuple(row) for row in shares[0, 0].tolist()}) == 5
 
 
@@ -141,11 +135,11 @@ def test_secret_holders_show_and_pickle_nothing():
 
 
 def test_limit_n1_the_answers_separate_the_shards():
-    session = small_session(num_shards=2, num_clients=9, client_rows=(4,) * 9)
+    session = small_session(CodeParameters(9, num_shards=2, batch_size=4), rows=4)
     field, network, size = session.field, session.network, session.network.input_size
     weights = network.initial_weights(session.stream)
     rows = torch.cat(rows_of(session, 0), 1)[:2].view(1, 2, -1)
-    shares = encode_rows(session, SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), rows)
+    shares = encode_rows(session, SecretSeed.fresh().mask_key(b"").view(1, 8), torch.tensor([0]), rows)
     answers = network.gradient(field, weights, shares[..., :size], shares[..., size:])
     apart = session.code.decode(answers, range(9))
     alone = field.embed(rows[0, 1]).view(-1, 1, 1, session.row_width)
@@ -159,7 +153,7 @@ def test_limit_n2_a_small_batch_reveals_the_span_of_its_inputs(batch: int, revea
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(0, 17, (batch, 10), generator=generator)
     targets = torch.nn.functional.one_hot(torch.randint(0, 3, (batch,), generator=generator), 3)
-    session = small_session(network=network, batch_size=batch)
+    session = small_session(CodeParameters(6, batch_size=batch), network=network)
     field = session.field
     residues = field.embed(torch.cat((inputs, targets), 1)).unsqueeze(1)
     weights = network.initial_weights(session.stream) + 7

@@ -1,3 +1,34 @@
-"""dresfl: dropout-resilient, secure federated learning on Lagrange-coded data."""
+"""dresfl: dropout-resilient, secure federated learning on Lagrange-coded data.
 
-__version__ = "0.1.0"
+    import dresfl as dr
+
+    digits = dr.load_dataset("digits")
+    network = dr.mlp((64, 32, 10), input_bits=4, weight_bits=10)
+    run = dr.simulate(network, dr.partition(digits.train, 20), rounds=600)
+    run.model.predict(digits.test.inputs)
+
+`dresfl.api.public` lists the names. It is imported when the first of them is used, so that `import dresfl` is quick.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dresfl.api.public import *  # noqa: F403
+
+__version__ = "0.2.0"
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module 'dresfl' has no attribute {name!r}")
+    from dresfl.api import public
+
+    if name != "__all__" and name not in public.__all__:
+        raise AttributeError(f"module 'dresfl' has no attribute {name!r}")
+    return getattr(public, name)
+
+
+def __dir__() -> list[str]:
+    from dresfl.api import public
+
+    return sorted({*globals(), *public.__all__})

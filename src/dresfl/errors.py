@@ -1,11 +1,15 @@
-"""The errors a caller may catch: one small family, each with what was wanted, what came, what to do.
+"""The errors that a caller may catch: one small family. Each says what was wanted, what came, and what to do.
 
 The command line prints `error:` from the message and `hint:` from `hint`, and exits with `exit_code`.
 """
 
 
 class DresError(Exception):
-    """Anything a user, a peer or a disk can cause. `hint` says what to do about it."""
+    """Anything a user, a peer or a disk can cause. `hint` says what to do about it.
+
+    >>> DresError("no rows", "give some").hint == "give some"
+    True
+    """
 
     exit_code = 1
 
@@ -15,17 +19,29 @@ class DresError(Exception):
 
 
 class UsageError(DresError):
-    """A wrong option, configuration key, or combination of settings."""
+    """A wrong option, configuration key, or combination of settings.
+
+    >>> UsageError("rounds must be at least 1, not 0").exit_code == 2
+    True
+    """
 
     exit_code = 2
 
 
 class InfeasiblePlan(UsageError):
-    """Theorem 1 does not hold: D + deg(g)(K+T−1) + 1 ≤ N fails for every D ≥ 0."""
+    """Theorem 1 does not hold: D + deg(g)(K+T−1) + 1 ≤ N fails for every D ≥ 0.
+
+    >>> issubclass(InfeasiblePlan, UsageError)
+    True
+    """
 
 
 class DataError(DresError):
-    """A data set that is missing, malformed, or not fit for training."""
+    """A data set that is missing, malformed, or not fit for training.
+
+    >>> DataError("client 3: empty").exit_code == 1
+    True
+    """
 
 
 class FieldError(DresError):
@@ -37,7 +53,7 @@ class MessageError(DresError):
 
 
 class SealError(MessageError):
-    """An envelope that does not open: altered, sealed by another party, or meant for another place."""
+    """An envelope that does not open: altered, sealed by another participant, or meant for another place."""
 
 
 class IdentityError(DresError):
@@ -45,11 +61,15 @@ class IdentityError(DresError):
 
 
 class Refused(DresError):
-    """A party turned another away, for a reason that trying again does not change."""
+    """A participant turned another away, for a reason that trying again does not change."""
 
 
-class TooFewReplies(DresError):
-    """Fewer than R answers: the polynomial cannot be interpolated."""
+class TooFewAnswers(DresError):
+    """Fewer than R answers: the polynomial cannot be interpolated.
+
+    >>> TooFewAnswers("8 of 20 answered, 9 needed").exit_code == 3
+    True
+    """
 
     exit_code = 3
 
@@ -59,8 +79,20 @@ class HeadroomAlarm(DresError):
 
 
 class StoreError(DresError):
-    """A party's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
+    """A participant's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
+
+
+class ModelError(DresError):
+    """A model file that cannot be read: damaged, altered, or of a format that is not known.
+
+    >>> issubclass(ModelError, DresError)
+    True
+    """
 
 
 class CheckpointError(DresError):
-    """A checkpoint that cannot be read, or that belongs to another run."""
+    """A checkpoint that cannot be read, or that belongs to another run.
+
+    >>> issubclass(CheckpointError, DresError)
+    True
+    """

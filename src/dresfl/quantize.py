@@ -1,4 +1,7 @@
-"""The only door between reals and integers: φ and Round for data, scales for weights, Q for updates."""
+"""The only door between reals and integers, in both directions.
+
+Data: φ and Round (`Quantizer`). Weights and gradients: a scale for each parameter, a power of two. Updates: Q.
+"""
 
 import math
 from dataclasses import dataclass
@@ -28,9 +31,10 @@ class Quantizer:
 
     def integers(self, inputs: Tensor) -> Tensor:
         """What a client shares instead of its real inputs, int32."""
-        # Without a shift float32 gives the same integers: a power of two moves exponents, and they stay below 2^24.
-        narrow = self.shift == 0 and inputs.dtype in (torch.float16, torch.float32)
-        reals = inputs.to(torch.float32 if narrow else torch.float64)
+        # Without a shift float32 gives the same integers: a power of two changes exponents alone, and the integers
+        # stay below 2^24.
+        in_float32 = self.shift == 0 and inputs.dtype in (torch.float16, torch.float32)
+        reals = inputs.to(torch.float32 if in_float32 else torch.float64)
         low, high = (float(bound) for bound in reals.aminmax()) if reals.numel() else (0.0, 0.0)
         if not (math.isfinite(low) and math.isfinite(high)):
             raise DataError("the inputs hold NaN or infinite values", "remove or impute them before sharing")
@@ -41,23 +45,34 @@ class Quantizer:
             )
         return ((reals + self.shift) * 2.0**self.input_bits).round_().to(torch.int32)
 
-    def reals(self, integers: Tensor) -> Tensor:
-        """The real inputs that the integers stand for (shift included, as the network sees them), float64."""
-        return integers.to(torch.float64) * 2.0**-self.input_bits
+
+def weight_integers(weights: Tensor, scales: Tensor) -> Tensor:
+    """W_int = Round(scale · W), int64; a scale is 2^bits."""
+    return (weights.to(torch.float64) * scales).round().to(torch.int64)
 
 
-def weight_integers(weights: Tensor, bits: int) -> Tensor:
-    """W_int = Round(2^bits · W), int64."""
-    return (weights.to(torch.float64) * 2.0**bits).round().to(torch.int64)
+def weight_reals(integers: Tensor, scales: Tensor) -> Tensor:
+    """W = W_int / scale, float64 and exact: scales are powers of two."""
+    return integers.to(torch.float64) / scales
 
 
-def weight_reals(integers: Tensor, bits: int) -> Tensor:
-    """W = 2^−bits · W_int, float64 and exact."""
-    return integers.to(torch.float64) * 2.0**-bits
+def gradient_reals(integers: Tensor, scales: Tensor, num_rows: int) -> Tensor:
+    """The mean gradient of `num_rows` rows from its decoded sum, float64. The coordinator's."""
+    return integers / scales * (1.0 / num_rows)
+
+
+def stepped_integers(integers: Tensor, update: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
+    """W_int − Q(scale · update): the integer weights after a real update, as float64. The coordinator's.
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> stepped_integers(torch.tensor([7]), 0.75 * one, 4 * one, 0.5 * one).tolist()
+    [4.0]
+    """
+    return integers.to(torch.float64) - stochastic_round(update * scales, noise)
 
 
 def stochastic_round(values: Tensor, noise: Tensor) -> Tensor:
-    """Q: ⌊z⌋ + 1 with probability z − ⌊z⌋, else ⌊z⌋, decided by `noise` uniform in (0, 1). The server's.
+    """Q: ⌊z⌋ + 1 with probability z − ⌊z⌋, else ⌊z⌋, decided by `noise` uniform in (0, 1).
 
     Unbiased, and of variance f(1 − f) for f = z − ⌊z⌋. Noise of 32 bits decides f to within 2^−33.
 

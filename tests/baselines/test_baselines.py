@@ -11,8 +11,8 @@ import torch
 from dresfl import baselines
 from dresfl.baselines import (
     Answers,
+    BaselineTraining,
     Problem,
-    Training,
     Turn,
     advance,
     client_gradients,
@@ -23,7 +23,6 @@ from dresfl.baselines import (
     row_losses,
     shares,
 )
-from dresfl.errors import UsageError
 from dresfl.field import PublicStream
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool, mlp
 from dresfl.optimizers import Optimizer
@@ -76,7 +75,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
-# -- the twin network ------------------------------------------------------------------------------------------
+# -- the ReLU network ------------------------------------------------------------------------------------------
 
 
 class ChannelsLast(torch.nn.Module):
@@ -86,12 +85,12 @@ class ChannelsLast(torch.nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def torch_twin(network, weights):
+def torch_network(network, weights):
     """The same network of torch.nn modules; takes (B,F) or (B,C,H,W)."""
     modules, parameters = [], iter(network.parameters)
     for layer, place in zip(network.layers, network.places, strict=True):
         if isinstance(layer, Dense):
-            module = torch.nn.Linear(place.in_size, layer.units, dtype=torch.float64)
+            module = torch.nn.Linear(*place.in_shape, layer.units, dtype=torch.float64)
         elif isinstance(layer, Conv2d):
             module = torch.nn.Conv2d(
                 place.in_shape[2], layer.channels, layer.kernel, layer.stride, layer.padding, dtype=torch.float64
@@ -117,7 +116,7 @@ def test_outputs_are_those_of_torchs_modules(network):
     assert weights.numel() == network.num_parameters
     inputs = data(network, clients=1, batch=6)[0][0]
     images = inputs.view(-1, *network.input_shape)
-    expected = torch_twin(network, weights)(images.permute(0, 3, 1, 2) if images.ndim == 4 else images)
+    expected = torch_network(network, weights)(images.permute(0, 3, 1, 2) if images.ndim == 4 else images)
     close(outputs(network, weights, inputs), expected.detach())
 
 
@@ -125,21 +124,8 @@ def test_a_pool_without_a_stride_moves_by_its_size():
     network = Network((SumPool(2), Flatten(), Dense(3)), (4, 4, 1), 4)
     weights = start(problem(network=network)).weights
     inputs = data(network)[0][0]
-    expected = torch_twin(network, weights)(inputs.view(-1, 1, 4, 4))
+    expected = torch_network(network, weights)(inputs.view(-1, 1, 4, 4))
     close(outputs(network, weights, inputs), expected.detach())
-
-
-def test_a_layer_without_a_twin_is_refused():
-    class Odd(Flatten.__mro__[1]):
-        out_shape = Flatten.out_shape
-        out_magnitude = Flatten.out_magnitude
-        forward = Flatten.forward
-        backward = Flatten.backward
-
-    network = Network((Odd(), Dense(2)), (4,), 4)
-    with pytest.raises(UsageError, match="odd has no ReLU twin") as caught:
-        outputs(network, torch.zeros(10), torch.zeros(1, 4))
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
@@ -367,7 +353,7 @@ def test_blocks_are_the_rounds_one_by_one(monkeypatch, method, optimizer, fixed_
     monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
     asked = posed(method, optimizer)
     given, played = start(asked), turns(asked)
-    training = Training(asked, given, *training_set(DENSE), fixed_shapes)
+    training = BaselineTraining(asked, given, *training_set(DENSE), fixed_shapes)
     training.play(played[:4])
     training.play(played[4:])
     expected = tensors(one_by_one(asked, played))
@@ -396,8 +382,8 @@ def test_a_round_never_looks_at_its_values(method, loss, optimizer, network):
 def test_rows_may_be_stored_in_half_precision():
     asked = posed("fedavg")
     inputs, labels = training_set(DENSE)
-    half = Training(asked, start(asked), inputs.half(), labels)
-    same = Training(asked, start(asked), inputs.half().double(), labels)
+    half = BaselineTraining(asked, start(asked), inputs.half(), labels)
+    same = BaselineTraining(asked, start(asked), inputs.half().double(), labels)
     for training in (half, same):
         training.play(turns(asked))
     assert torch.equal(half.state.weights, same.state.weights)
@@ -412,7 +398,7 @@ def test_a_captured_round_is_the_round(monkeypatch, method, optimizer, network):
     monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
     asked = posed(method, optimizer, network)
     state = initial_state(asked, PublicStream(3), "cuda")
-    training = Training(asked, state, *training_set(network))
+    training = BaselineTraining(asked, state, *training_set(network))
     played = turns(asked)
     training.play(played[:4])
     training.play(played[4:])

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands import Run, refused
+from dresfl.data import load
 
 TOY = """
 name = "toy"
@@ -52,10 +54,10 @@ def test_plan_without_the_span_warning_for_a_large_batch(dresfl: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["--clients", "8"], "--clients 9"),
-        (["--clients", "20", "--shards", "3"], "--shards 2 --colluders 1"),
-        (["--clients", "20", "--colluders", "4"], "--shards 1 --colluders 2"),
-        (["--clients", "8"], "1 square layer(s)"),
+        (["--clients", "8"], "feasible: 9 clients"),
+        (["--clients", "20", "--shards", "3"], "2 shards and 1 colluders"),
+        (["--clients", "20", "--colluders", "4"], "1 shard and 2 colluders"),
+        (["--clients", "8"], "1 square layers"),
     ],
 )
 def test_an_infeasible_plan_exits_2_and_names_what_works(dresfl: Run, tmp_path: Path, arguments: list[str], hint: str):
@@ -151,7 +153,7 @@ def test_a_diverging_run_ends_with_the_alarm(dresfl: Run, toy: Path):
         (["--set", 'data.dataset="minst"'], "minst"),
         (["--set", "federation.num_clients=2000"], "rows for 2000 clients"),
         (["--set", "model.layers=[{kind='dense', units=9}]"], "10 classes"),
-        (["--set", "model.layers=[{kind='square'}]"], "at least one dense"),
+        (["--set", "model.layers=[{kind='square'}]"], "at least one layer with weights"),
         (["--set", "model.layers=[{kind='conv2d', channels=2, kernel=9}]"], "does not fit"),
     ],
 )
@@ -227,7 +229,43 @@ def test_vectors_are_written_and_checked(dresfl: Run, tmp_path: Path):
     refused(dresfl("vectors", "--check", "v.json", cwd=tmp_path), 1, "num_shards differs")
 
 
-@pytest.mark.parametrize("command", ["plan", "train", "demo", "vectors"])
+def test_predict_says_the_class_of_each_row(dresfl: Run, toy: Path):
+    assert dresfl("train", "toy.toml", "--out", "run", cwd=toy).returncode == 0
+    summary = json.loads((toy / "run" / "summary.json").read_text())
+    digits = load("digits").test
+    np.savez(toy / "rows.npz", inputs=digits.inputs, labels=digits.labels)
+    result = dresfl("predict", "run/model.safetensors", "rows.npz", "--json", cwd=toy)
+    found = json.loads(result.stdout)
+    assert found["accuracy"] == summary["test_accuracy"]
+    assert len(found["predictions"]) == 360
+    plain = dresfl("predict", "run/model.safetensors", "rows.npz", cwd=toy)
+    assert [int(line) for line in plain.stdout.split()] == found["predictions"]
+    np.savez(toy / "rows.npz", inputs=digits.inputs[:2])
+    unlabelled = dresfl("predict", "run/model.safetensors", "rows.npz", "--json", cwd=toy)
+    assert json.loads(unlabelled.stdout) == {"predictions": found["predictions"][:2], "accuracy": None}
+
+
+def test_predict_refuses_what_is_no_model_or_no_rows(dresfl: Run, toy: Path):
+    assert dresfl("train", "toy.toml", "--out", "run", cwd=toy).returncode == 0
+    refused(dresfl("predict", "run/checkpoint.safetensors", "toy.toml", cwd=toy), 1, "checkpoint.safetensors")
+    refused(dresfl("predict", "run/model.safetensors", "toy.toml", cwd=toy), 1, "cannot read rows", "numpy.savez")
+    np.savez(toy / "rows.npz", labels=np.zeros(2))
+    refused(dresfl("predict", "run/model.safetensors", "rows.npz", cwd=toy), 1, "it has no inputs")
+
+
+@pytest.mark.parametrize(("old", "new"), [("server", "serve"), ("client", "join")])
+def test_the_old_names_work_and_say_the_new_ones(dresfl: Run, tmp_path: Path, old: str, new: str):
+    pytest.importorskip("grpc")
+    for command in (old, new):
+        result = dresfl(command, "--config", "absent.toml", cwd=tmp_path)
+        refused(result, 2, "absent.toml")
+        assert (f"`dresfl {old}` is now `dresfl {new}`" in result.stderr) == (command == old)
+    listed = dresfl("--help", cwd=tmp_path).stdout.split()
+    assert new in listed
+    assert old not in listed
+
+
+@pytest.mark.parametrize("command", ["plan", "train", "demo", "vectors", "predict", "serve", "join"])
 def test_help_has_an_example(dresfl: Run, tmp_path: Path, command: str):
     result = dresfl(command, "--help", cwd=tmp_path)
     assert result.returncode == 0

@@ -23,7 +23,7 @@ def refused(result: Result, code: int, message: str, hint: str = "") -> None:
 
 
 @pytest.fixture
-def parties(dresfl: Run) -> None:
+def participants(dresfl: Run) -> None:
     """hub and three hospitals, each with its keys in a folder of its name."""
     for name in ("hub", "h-1", "h-2", "h-3"):
         assert dresfl("keygen", name, "--out", name).returncode == 0
@@ -32,7 +32,7 @@ def parties(dresfl: Run) -> None:
 def create(dresfl: Run, *names: str, out: str = "roster.json", maker: str = "h-1") -> Result:
     cards = [f"{name}/{name}.card.json" for name in names or ("h-1", "h-2")]
     return dresfl(
-        "roster", "create", *cards, "--server", "hub/hub.card.json", "--sign-with", maker, "--out", out, "--json"
+        "roster", "create", *cards, "--coordinator", "hub/hub.card.json", "--sign-with", maker, "--out", out, "--json"
     )
 
 
@@ -74,11 +74,11 @@ def test_keygen_never_writes_over(dresfl: Run, left: str):
 
 def test_keygen_refuses_bad_names_and_writes_nothing(dresfl: Run):
     for name in ("Hospital 1", "../h", ""):
-        refused(dresfl("keygen", name, "--out", "keys"), 1, "cannot be a party's name", "a-z")
+        refused(dresfl("keygen", name, "--out", "keys"), 1, "cannot be a participant's name", "a-z")
     assert not Path("keys").exists()
 
 
-def test_an_authority_in_two_commands(dresfl: Run, parties: None):
+def test_an_authority_in_two_commands(dresfl: Run, participants: None):
     assert dresfl("ca", "init", "ca").returncode == 0
     signed = dresfl("ca", "sign", "ca", "h-1/h-1.csr.pem", "--out", "h-1.pem", "--days", "30", "--json")
     member = Identity.load(Path("h-1")).member
@@ -90,7 +90,7 @@ def test_an_authority_in_two_commands(dresfl: Run, parties: None):
     assert json.loads(signed.stdout)["names"] == "hub, localhost"
 
 
-def test_ca_refuses(dresfl: Run, parties: None):
+def test_ca_refuses(dresfl: Run, participants: None):
     dresfl("ca", "init", "ca")
     sign = ("ca", "sign", "ca")
     refused(dresfl("ca", "init", "ca"), 1, "ca.key.pem exists already")
@@ -104,10 +104,10 @@ def test_ca_refuses(dresfl: Run, parties: None):
     assert not Path("x.pem").exists()
 
 
-def test_create_add_verify(dresfl: Run, parties: None):
+def test_create_add_verify(dresfl: Run, participants: None):
     made = json.loads(create(dresfl).stdout)
     assert [client["name"] for client in made["clients"]] == ["h-1", "h-2"]
-    assert made["server"]["name"] == "hub"
+    assert made["coordinator"]["name"] == "hub"
     more = ("h-3/h-3.card.json", "--sign-with", "h-1", "--out", "roster-2.json", "--json")
     grown = json.loads(dresfl("roster", "add", "roster.json", *more).stdout)
     assert grown["clients"][:2] == made["clients"]
@@ -120,14 +120,14 @@ def test_create_add_verify(dresfl: Run, parties: None):
     assert json.loads(checked.stdout) == grown
     assert "h-3 is client 2" in checked.stderr
     checked = dresfl("roster", "verify", "roster.json", "--card", "hub/hub.card.json")
-    assert "hub is the server" in checked.stderr
+    assert "hub is the coordinator" in checked.stderr
     assert f'roster_sha256 = "{made["sha256"]}"' in checked.stdout
-    for party in (made["server"], *made["clients"]):
-        assert party["fingerprint"] in checked.stdout
+    for participant in (made["coordinator"], *made["clients"]):
+        assert participant["fingerprint"] in checked.stdout
     assert re.search(f"roster's fingerprint: {FINGERPRINT}", checked.stdout)
 
 
-def test_verify_refuses(dresfl: Run, parties: None):
+def test_verify_refuses(dresfl: Run, participants: None):
     create(dresfl)
     verify = ("roster", "verify", "roster.json")
     refused(dresfl(*verify, "--card", "h-3/h-3.card.json"), 1, "h-3 is not among the 2 clients")
@@ -143,7 +143,7 @@ def test_verify_refuses(dresfl: Run, parties: None):
     refused(dresfl(*verify), 1, "roster.json:", "unaltered copy")
 
 
-def test_create_refuses(dresfl: Run, parties: None):
+def test_create_refuses(dresfl: Run, participants: None):
     create(dresfl)
     refused(create(dresfl), 1, "roster.json exists already")
     refused(create(dresfl, "h-1", "h-1", out="r"), 1, "h-1 and h-1 have the same name")
@@ -157,7 +157,7 @@ def test_create_refuses(dresfl: Run, parties: None):
     assert not Path("r").exists()
 
 
-def test_only_its_maker_adds_to_a_roster(dresfl: Run, parties: None):
+def test_only_its_maker_adds_to_a_roster(dresfl: Run, participants: None):
     create(dresfl)
     grown = dresfl("roster", "add", "roster.json", "h-3/h-3.card.json", "--sign-with", "h-2", "--out", "r")
     refused(grown, 1, "was made by h-1", "roster create")

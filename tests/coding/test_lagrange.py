@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.coding.lagrange import LagrangeCode, lagrange_matrix, recovery_threshold
-from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
+from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
 from dresfl.field import ResidueField
 from reference.flint_field import FlintField
 
@@ -31,8 +31,8 @@ def draw(field, shape, rng):
     """Uniform elements (M,*shape)."""
     if isinstance(field, FlintField):
         return field.random(shape, rng)
-    values = [[rng.randrange(p) - p // 2 for _ in range(math.prod(shape))] for p in field.primes]
-    return torch.tensor(values, dtype=torch.float64).view(len(field.primes), *shape)
+    values = [[rng.randrange(p) - p // 2 for _ in range(math.prod(shape))] for p in field.moduli]
+    return torch.tensor(values, dtype=torch.float64).view(len(field.moduli), *shape)
 
 
 def evaluate(field, coefficients, x):
@@ -95,7 +95,7 @@ def test_lagrange_matrix_evaluates_the_interpolant(seed, count, targets):
     matrix = lagrange_matrix(FAST, nodes, elsewhere)
     values = draw(FAST, (count, 1), rng)
     got = canonical(FAST, FAST.matmul(matrix, values))
-    for p, ys, at in zip(FAST.primes, canonical(FAST, values), got, strict=True):
+    for p, ys, at in zip(FAST.moduli, canonical(FAST, values), got, strict=True):
         poly = interpolate(nodes, ys, p)
         assert at == [int(poly(z)) for z in elsewhere]
 
@@ -107,26 +107,26 @@ def test_any_survivors_give_the_result(field, plan, seed):
     code = make(field, *plan)
     shards, masks = (draw(field, (n, 2, 3), rng) for n in (code.num_shards, code.max_colluders))
     g = [rng.randrange(1, 60) for _ in range(code.degree + 1)]
-    replies = evaluate(field, g, code.encode(shards, masks))
+    answers = evaluate(field, g, code.encode(shards, masks))
     survivors = rng.sample(range(code.num_clients), code.recovery_threshold)
     truth = evaluate(field, g, shards)
-    decoded = code.decode(replies[:, survivors], survivors)
+    decoded = code.decode(answers[:, survivors], survivors)
     assert decoded.shape == truth.shape
     assert canonical(field, decoded) == canonical(field, truth)
-    total = code.decode_sum(replies[:, survivors], survivors)
+    total = code.decode_sum(answers[:, survivors], survivors)
     assert total.shape == truth[:, 0].shape
     assert canonical(field, total) == canonical(field, field.sum(truth, 1))
 
 
 @given(plan=plans, seed=seeds)
-def test_decoding_is_interpolation_through_the_replies(plan, seed):
+def test_decoding_is_interpolation_through_the_answers(plan, seed):
     rng = random.Random(seed)
     code = make(FAST, *plan)
     survivors = rng.sample(range(code.num_clients), code.recovery_threshold)
-    replies = draw(FAST, (code.recovery_threshold, 1), rng)
+    answers = draw(FAST, (code.recovery_threshold, 1), rng)
     xs = [code.client_points[j] for j in survivors]
-    decoded = canonical(FAST, code.decode(replies, survivors))
-    for p, ys, at in zip(FAST.primes, canonical(FAST, replies), decoded, strict=True):
+    decoded = canonical(FAST, code.decode(answers, survivors))
+    for p, ys, at in zip(FAST.moduli, canonical(FAST, answers), decoded, strict=True):
         poly = interpolate(xs, ys, p)
         assert at == [int(poly(b)) for b in code.data_points]
 
@@ -159,10 +159,10 @@ def test_encode_for_some_clients_is_their_part_of_encode():
 def test_one_answer_fewer_is_refused(field, plan):
     code = make(field, *plan, 2)
     few = list(range(code.recovery_threshold - 1))
-    replies = draw(field, (len(few), 1), random.Random(1))
+    answers = draw(field, (len(few), 1), random.Random(1))
     for decode in (code.decode, code.decode_sum):
-        with pytest.raises(TooFewReplies, match=rf"{len(few)} of {code.num_clients} replied"):
-            decode(replies, few)
+        with pytest.raises(TooFewAnswers, match=rf"{len(few)} of {code.num_clients} answered"):
+            decode(answers, few)
 
 
 @pytest.mark.parametrize("plan", [(1, 1, 2), (2, 1, 1), (1, 2, 4), (3, 2, 2), (2, 0, 3)])
@@ -170,13 +170,13 @@ def test_one_answer_fewer_does_not_fix_the_result(plan):
     rng = random.Random(repr(plan))
     code = make(FAST, *plan, 1)
     shards, masks = (draw(FAST, (n, 20), rng) for n in (code.num_shards, code.max_colluders))
-    replies = evaluate(FAST, [0] * code.degree + [1], code.encode(shards, masks))
+    answers = evaluate(FAST, [0] * code.degree + [1], code.encode(shards, masks))
     truth = canonical(FAST, evaluate(FAST, [0] * code.degree + [1], shards))
     for count, right in ((code.recovery_threshold, True), (code.recovery_threshold - 1, False)):
         survivors = rng.sample(range(code.num_clients), count)
         matrix = lagrange_matrix(FAST, [code.client_points[j] for j in survivors], code.data_points)
-        guess = canonical(FAST, FAST.matmul(matrix, replies[:, survivors]))
-        for p, got, want in zip(FAST.primes, guess, truth, strict=True):
+        guess = canonical(FAST, FAST.matmul(matrix, answers[:, survivors]))
+        for p, got, want in zip(FAST.moduli, guess, truth, strict=True):
             if right:
                 assert got == want
             elif p > 10**6:
@@ -212,8 +212,8 @@ def test_theorem_1(plan):
     assert recovery_threshold(degree, num_shards, max_colluders) == threshold
     code = LagrangeCode(FAST, threshold + max_dropouts, num_shards, max_colluders, degree)
     assert code.recovery_threshold == threshold
-    assert code.max_dropouts == max_dropouts
-    assert LagrangeCode(FAST, threshold, num_shards, max_colluders, degree).max_dropouts == 0
+    assert code.num_clients - code.recovery_threshold == max_dropouts
+    assert LagrangeCode(FAST, threshold, num_shards, max_colluders, degree).recovery_threshold == threshold
     if threshold > 1:
         with pytest.raises(InfeasiblePlan, match=f"need {threshold} answers"):
             LagrangeCode(FAST, threshold - 1, num_shards, max_colluders, degree)
@@ -247,12 +247,12 @@ def test_wrong_numbers_of_shards_and_masks_are_refused(shards, masks):
 @pytest.mark.parametrize(
     ("count", "survivors"), [(3, (0, 1, 1)), (4, (0, 1, 2, 3)), (2, (0, 1, 2)), (4, (0, 1, 2)), (4, (0, 1, 2, 2))]
 )
-def test_other_than_r_replies_of_r_clients_are_refused(count, survivors):
+def test_other_than_r_answers_of_r_clients_are_refused(count, survivors):
     code = LagrangeCode(FAST, num_clients=5, num_shards=2, max_colluders=1, degree=1)
-    replies = draw(FAST, (count, 2), random.Random(1))
+    answers = draw(FAST, (count, 2), random.Random(1))
     for decode in (code.decode, code.decode_sum):
-        with pytest.raises(UsageError, match="exactly 3 replies"):
-            decode(replies, survivors)
+        with pytest.raises(UsageError, match="exactly 3 answers"):
+            decode(answers, survivors)
 
 
 @pytest.mark.parametrize("survivors", [(0, 1, 5), (0, 1, -1)])

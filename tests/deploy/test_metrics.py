@@ -11,7 +11,7 @@ import pytest
 from consortium import Consortium
 from dresfl.deploy.metrics import serve_metrics
 from dresfl.errors import UsageError
-from runtimes.grpc_runtime.federation import Events, Network
+from runtimes.grpc_runtime.federation import Events, Network, stop
 
 
 def get(port: int, path: str) -> str:
@@ -22,26 +22,27 @@ def get(port: int, path: str) -> str:
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
-        events = Events()
-        assert network.hub is not None
-        with serve_metrics("127.0.0.1:0", network.hub, events.log):
+        coordinator = await network.start_coordinator()
+        events, refusals = Events(), [0]
+        with serve_metrics("127.0.0.1:0", network.machine, lambda: refusals[0], events.log):
             port = events.of("metrics")[0]["port"]
             before = json.loads(await asyncio.to_thread(get, port, "/health"))
             assert before == {"connected": 0, "ready": 0, "round": None}
-            sites = network.start_sites()
+            clients = network.start_clients()
+            refusals[0] = 3
             async with network.pause_after(4):
                 text = await asyncio.to_thread(get, port, "/metrics")
                 state = json.loads(await asyncio.to_thread(get, port, "/health"))
-            await asyncio.gather(*sites.values())
-            await hub
+            await network.finish(coordinator, clients)
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 await asyncio.to_thread(get, port, "/else")
         assert state["round"] == 5
+        assert state["connected"] == state["ready"] == 6
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert float(values["dresfl_round"]) == 5
         assert float(values["dresfl_answers_total"]) >= 5 * 5
         assert float(values["dresfl_relayed_bytes_total"]) > 0
+        assert float(values["dresfl_refusals_total"]) == 3
 
     asyncio.run(run())
 
@@ -49,13 +50,13 @@ def test_health_and_metrics(tmp_path: Path) -> None:
 def test_none_unless_asked_for(tmp_path: Path) -> None:
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         events = Events()
-        assert network.hub is not None
-        with serve_metrics("", network.hub, events.log):
+        with serve_metrics("", network.machine, lambda: 0, events.log):
             assert not events.lines
-        with pytest.raises(UsageError, match="cannot serve"), serve_metrics("nowhere", network.hub, events.log):
+        nowhere = serve_metrics("nowhere", network.machine, lambda: 0, events.log)
+        with pytest.raises(UsageError, match="cannot serve"), nowhere:
             pass
-        hub.cancel()
+        await stop(coordinator)
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The files of real parties, and their rows."""
+"""The files of real participants, and their rows."""
 
 import dataclasses
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from dresfl.deploy import settings as config
-from dresfl.deploy.rows import read_npz, site_rows
-from dresfl.deploy.settings import Keys, ServerConfig, SiteConfig, SiteData
+from dresfl.deploy.rows import own_rows, read_npz
+from dresfl.deploy.settings import ClientConfig, ClientData, CoordinatorConfig, Keys
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DataError, IdentityError, UsageError
-from dresfl.experiments.config import to_toml
 from dresfl.experiments.prepare import prepare
-from dresfl.experiments.trials.grpc_trial import Trial, write_sites, write_trial
+from dresfl.experiments.trials.grpc_trial import Trial, write_clients, write_trial
 from dresfl.federation import Agreement
 from dresfl.model import Dense
 from dresfl.sealing import Roster
@@ -26,10 +26,10 @@ KINDS = (
     config.Keys,
     config.Listening,
     config.Test,
-    config.ServerConfig,
+    config.CoordinatorConfig,
     config.Connecting,
-    config.SiteData,
-    config.SiteConfig,
+    config.ClientData,
+    config.ClientConfig,
 )
 
 
@@ -42,59 +42,59 @@ def test_every_key_is_documented(kind: type) -> None:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete set of files for nine sites."""
+    """A complete set of files for nine clients."""
     folder = tmp_path_factory.mktemp("trial") / "trial"
     wanted = Trial("digits", clients=9)
     write_trial(wanted, folder)
     digest = Roster.load(folder / "roster.json").digest
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
-    write_sites(wanted.run_config(), keys, "", folder, 9, 7443)
+    write_clients(wanted.run_config(), keys, "", folder, 9, 7443)
     return folder
 
 
 def test_the_files_of_a_trial(trial: Path) -> None:
     """Paths are those of the file, keys are checked, and both sides come to the same agreement."""
-    server = config.load_party(ServerConfig, trial / "server" / "fed.toml")
-    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
-    assert Path(server.folder) == trial / "server" / "run"
-    assert Path(site.keys.roster) == trial / "roster.json"
-    ours, theirs = config.load_credentials(server.keys), config.load_credentials(site.keys)
+    coordinator = config.load_settings(CoordinatorConfig, trial / "coordinator" / "fed.toml")
+    client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
+    assert Path(coordinator.folder) == trial / "coordinator" / "run"
+    assert Path(client.keys.roster) == trial / "roster.json"
+    ours, theirs = config.load_credentials(coordinator.keys), config.load_credentials(client.keys)
     assert theirs.roster.index_of(theirs.identity.member) == 4
-    agreement = config.load_agreement(server, ours.roster)
-    assert config.load_agreement(site, theirs.roster).digest == agreement.digest
+    agreement = config.load_agreement(coordinator, ours.roster)
+    assert config.load_agreement(client, theirs.roster).digest == agreement.digest
     assert "private" not in repr(ours).lower()
 
 
-def test_a_site_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
-    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
-    agreement = config.load_agreement(site, Roster.load(trial / "roster.json"))
+def test_a_client_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
+    client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
+    agreement = config.load_agreement(client, Roster.load(trial / "roster.json"))
     everybody = prepare(Trial("digits", clients=9).run_config(), None).client_data()
-    ours = site_rows(site.data, agreement, 4)
+    ours = own_rows(client.data, agreement, 4)
     assert all(torch.equal(one, other) for one, other in zip(ours, everybody[4], strict=True))
 
 
 def test_a_swapped_roster(trial: Path) -> None:
-    site = config.load_party(SiteConfig, trial / "site-4" / "site.toml")
+    client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
     with pytest.raises(IdentityError, match="pinned"):
-        config.load_credentials(dataclasses.replace(site.keys, roster_sha256="0" * 64))
+        config.load_credentials(dataclasses.replace(client.keys, roster_sha256="0" * 64))
 
 
 def test_unknown_and_missing_keys(tmp_path: Path, trial: Path) -> None:
     text = (trial / "site-4" / "site.toml").read_text()
     (tmp_path / "site.toml").write_text("treads = 2\n" + text)
     with pytest.raises(UsageError, match="treads") as raised:
-        config.load_party(SiteConfig, tmp_path / "site.toml")
+        config.load_settings(ClientConfig, tmp_path / "site.toml")
     assert "threads" in raised.value.hint
     with pytest.raises(UsageError, match="either a file or a dataset"):
-        SiteData()
+        ClientData()
     with pytest.raises(UsageError, match="list of integers"):
         config.parse(config.AgreedModel, {"layers": [], "input_shape": 5})
 
 
 def test_toml_out_and_in(trial: Path) -> None:
-    server = config.load_party(ServerConfig, trial / "server" / "fed.toml")
-    (trial / "again.toml").write_text(to_toml(server))
-    assert config.load_party(ServerConfig, trial / "again.toml") == server
+    coordinator = config.load_settings(CoordinatorConfig, trial / "coordinator" / "fed.toml")
+    (trial / "again.toml").write_text(to_toml(coordinator))
+    assert config.load_settings(CoordinatorConfig, trial / "again.toml") == coordinator
 
 
 # -- rows of one's own -----------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ AGREEMENT = Agreement((Dense(3),), (4,), num_clients=3, rounds=1)
 def test_rows_of_an_archive(tmp_path: Path) -> None:
     inputs, labels = np.linspace(0, 1, 20).reshape(5, 4), np.array([0, 1, 2, 1, 0])
     np.savez(tmp_path / "rows.npz", inputs=inputs, labels=labels)
-    integers, targets = site_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+    integers, targets = own_rows(ClientData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
     assert integers.tolist() == np.round(16 * inputs.astype(np.float32)).astype(int).tolist()
     assert targets.argmax(1).tolist() == labels.tolist()
 
@@ -123,7 +123,7 @@ def test_rows_of_an_archive(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit(tmp_path: Path, inputs: np.ndarray, labels: list[float], reason: str) -> None:
     np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(labels))
     with pytest.raises(DataError, match=reason):
-        site_rows(SiteData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
+        own_rows(ClientData(file=str(tmp_path / "rows.npz")), AGREEMENT, 0)
 
 
 def test_archives_that_are_none(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dresfl.cli import main
+from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.experiments import bench
 from dresfl.experiments.bench import peers, products, stages, timing
@@ -20,7 +21,8 @@ from dresfl.experiments.bench.growth import STAGES, Sweep
 from dresfl.experiments.bench.run import machine
 from dresfl.experiments.bench.stages import Setting
 
-SMALL = Setting(layers=(6, 4, 3), num_clients=6, batch_size=4, rows_per_client=3)
+SMALL = Setting(layers=(6, 4, 3), code=CodeParameters(num_clients=6, batch_size=4), rows_per_client=3)
+NINE = replace(SMALL, code=CodeParameters(num_clients=9, batch_size=4))
 TINY = bench.Settings(
     setting=SMALL,
     shapes=((4, 9, 5),),
@@ -28,8 +30,8 @@ TINY = bench.Settings(
     sweep_seconds=0.0,
     sweeps=(
         Sweep("clients", (5, 6), SMALL),
-        Sweep("shards", (1, 2), replace(SMALL, num_clients=9)),
-        Sweep("colluders", (1, 2), replace(SMALL, num_clients=9)),
+        Sweep("shards", (1, 2), NINE),
+        Sweep("colluders", (1, 2), NINE),
         Sweep("width", (2, 4), SMALL),
         Sweep("batch", (2, 4), SMALL),
     ),
@@ -91,7 +93,7 @@ def test_the_machine_is_described_but_not_named() -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 1.7, -0.5])
 def test_growth_is_fitted_as_a_slope(exponent: float) -> None:
-    points = {size: 3e-4 * size**exponent for size in (10, 20, 50, 200)}
+    points = {str(size): 3e-4 * size**exponent for size in (10, 20, 50, 200)}
     assert timing.growth_exponent(points) == pytest.approx(exponent)
 
 
@@ -130,7 +132,7 @@ def test_bare_products_are_those_of_the_network() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "matmul", spy)
-        stages.bare_round(session)()
+        stages.bare_round(session)["torch"]()
     needed, columns = session.recovery_threshold, 4 * session.row_width
     layers = [(4, 6, 4), (6, 4, 4), (4, 4, 3), (4, 4, 3), (4, 3, 4)]
     assert shapes == [(needed, 2, columns), *layers, (1, needed, session.network.num_parameters)]
@@ -144,10 +146,10 @@ def test_rounds_step(results: dict[str, Any]) -> None:
 def test_a_wrong_product_is_no_result() -> None:
     field, left, right = products._operands((4, 9, 5), 2**24, "cpu")
     product = field.matmul(left, right)
-    products._check(left, right, product, field.moduli)
+    products.check_product(left, right, product, field.moduli)
     product[3, 2, 1] += 1
     with pytest.raises(Exception, match="wrong"):
-        products._check(left, right, product, field.moduli)
+        products.check_product(left, right, product, field.moduli)
 
 
 @pytest.mark.parametrize("peer", [p for p in peers.PEERS if p.installed], ids=lambda p: p.name)
@@ -171,14 +173,14 @@ def test_a_peer_that_is_not_installed_is_listed_not_guessed(monkeypatch: pytest.
     absent = peers.Peer("nowhere", "no_such_module_anywhere", peers._numpy, slow=False)
     assert not absent.installed
     monkeypatch.setattr(products, "PEERS", (absent,))
-    found = products.wide_product((4, 9, 5), device="cpu", threads=1, seconds=0.0, slow_products=0)
+    found = products.product_200_bits((4, 9, 5), device="cpu", threads=1, seconds=0.0, slow_products=0)
     assert found["peers"] == {}
     assert found["speedup_vs_flint"] is None
 
 
 def test_slow_peers_are_left_out_of_large_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "PEERS", [p for p in peers.PEERS if p.name == "NumPy object"])
-    found = products.wide_product((4, 9, 5), device="cpu", threads=1, seconds=0.0, slow_products=4 * 9 * 5 - 1)
+    found = products.product_200_bits((4, 9, 5), device="cpu", threads=1, seconds=0.0, slow_products=4 * 9 * 5 - 1)
     assert found["left_out"] == ["NumPy object"]
 
 

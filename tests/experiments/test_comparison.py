@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from dresfl import baselines
+from dresfl.data import flat_inputs
 from dresfl.experiments.comparison import Curve, Draws, compare, plot_curves, run_baseline
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import flat_inputs, prepare
+from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
 from dresfl.field import PublicStream
 
@@ -36,19 +37,18 @@ def test_a_baseline_is_repeatable_and_learns(method, loss):
         "evaluate_every=25",
         "dropout.rate=0.2",
     )
-    curve = run_baseline(prepared(*easy), method, "label", lambda *line: seen.append(line), loss=loss)
-    assert curve.label == "label"
-    assert curve.rounds == (25, 50, 60)
+    curve = run_baseline(prepared(*easy), method, lambda *line: seen.append(line), loss=loss)
+    assert curve.rounds == [25, 50, 60]
     assert [number for number, _ in seen] == list(range(1, 61))
     assert [seen[i][1] for i in (0, 23, 24, 49, 59)] == [0.0, 0.0, *curve.accuracies]
     assert curve.final == curve.accuracies[-1] > 0.4
-    again = run_baseline(prepared(*easy), method, "label", silent, loss=loss)
+    again = run_baseline(prepared(*easy), method, silent, loss=loss)
     assert (again.accuracies, again.weights_sha256) == (curve.accuracies, curve.weights_sha256)
 
 
-def test_convolutions_have_their_twin():
+def test_convolutions_are_compared_too():
     run = prepared(CONVOLUTION, "optimizer.method=adam", "optimizer.learning_rate=0.02", "rounds=100")
-    assert run_baseline(run, "centralised", "", silent).final > 0.7
+    assert run_baseline(run, "centralised", silent).final > 0.7
 
 
 @pytest.mark.parametrize("method", baselines.METHODS)
@@ -77,14 +77,15 @@ def test_a_run_is_its_rounds_one_by_one(monkeypatch, method):
         answers = baselines.Answers(inputs[rows], targets, torch.tensor(answering), counted)
         rate = config.optimizer.rate(number, config.rounds)
         state = baselines.next_state(problem, state, rate, answers)
-    curve = run_baseline(run, method, "", silent)
+    curve = run_baseline(run, method, silent)
     test_inputs, test_labels = flat_inputs(run.split.test).double(), torch.from_numpy(run.split.test.labels)
     right = baselines.outputs(network, state.weights, test_inputs).argmax(1) == test_labels
     assert curve.final == int(right.sum()) / len(right)
     assert curve.mean_survivors == sum(counts) / 30
     assert curve.skipped_rounds == counts.count(0)
     draws = Draws(run, method)
-    training = baselines.Training(problem, baselines.initial_state(problem, PublicStream(0)), inputs.float(), labels)
+    start = baselines.initial_state(problem, PublicStream(0))
+    training = baselines.BaselineTraining(problem, start, inputs.float(), labels)
     training.play(draws.turns(range(config.rounds)))
     assert torch.equal(training.state.weights, state.weights)
 
@@ -105,7 +106,7 @@ def test_every_method_sees_the_same_clients_and_rows():
 
 
 def test_rounds_that_nobody_answers_are_counted_and_change_nothing():
-    curve = run_baseline(prepared("dropout.rate=1.0"), "fedavg-is", "", silent)
+    curve = run_baseline(prepared("dropout.rate=1.0"), "fedavg-is", silent)
     assert (curve.skipped_rounds, curve.mean_survivors) == (30, 0)
     assert len(set(curve.accuracies)) == 1
 
@@ -114,21 +115,21 @@ def test_a_finished_run_is_compared_with_two_baselines(tmp_path):
     config = load_config("digits", ["rounds=4", "evaluate_every=2", "federation.batch_size=8", "dropout.model=none"])
     train(config, out=tmp_path)
     curves = compare(config, tmp_path, lambda label, number, accuracy: None)
-    assert [curve.label for curve in curves] == ["DReS-FL", "FedAvg", "centralised"]
-    assert all(curve.rounds == (2, 4) for curve in curves)
+    assert list(curves) == ["DReS-FL", "FedAvg", "centralised"]
+    assert all(curve.rounds == [2, 4] for curve in curves.values())
     assert (tmp_path / "curves.png").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", baselines.METHODS)
 def test_a_gpu_learns_as_a_cpu_does(method):
-    run = prepared("optimizer.learning_rate=0.02", "rounds=60")
-    ours, theirs = (run_baseline(run, method, "", silent, device=device) for device in ("cpu", "cuda"))
+    settings = ("optimizer.learning_rate=0.02", "rounds=60")
+    ours, theirs = (run_baseline(prepared(*settings, f"device={kind}"), method, silent) for kind in ("cpu", "cuda"))
     assert theirs.accuracies == pytest.approx(ours.accuracies, abs=0.03)
     assert (theirs.mean_survivors, theirs.skipped_rounds) == (ours.mean_survivors, ours.skipped_rounds)
 
 
 def test_curves_are_drawn(tmp_path):
-    curves = [Curve("one", (1, 2), (0.1, 0.5), 1.0), Curve("two", (1, 2), (0.2, 0.4), 2.0)]
-    plot_curves(curves, tmp_path / "curves.png", "title")
+    points = [{"round": 1, "test_accuracy": 0.1}, {"round": 2, "test_accuracy": 0.5}]
+    plot_curves({"one": Curve(points), "two": Curve(points[::-1])}, tmp_path / "curves.png", "title")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The vectors of the network: this implementation reads every frame of them, and refuses what it must."""
+"""The vectors of the network: this implementation reads every message of them, and refuses what it must."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 
 from dresfl.errors import MessageError
 from dresfl.experiments.vectors.network_vectors import make_network_vectors
-from dresfl.federation import Agreement, make_session
-from dresfl.model import Dense, Square
+from dresfl.federation import Agreement, make_session, messages
+from dresfl.model import Dense, Square, weights_sha256
 from dresfl.protocol import Task
-from dresfl.runtimes.grpc_runtime import frames
 from dresfl.runtimes.grpc_runtime.weights import WeightReceiver
 
 COMMITTED = Path(__file__).parents[1] / "vectors" / "round.json"
+KINDS = {kind.__name__: kind for kind in messages.FROM_CLIENT + messages.FROM_COORDINATOR}
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +27,17 @@ def test_they_are_the_committed_ones(vectors: dict[str, Any]) -> None:
     assert json.loads(json.dumps(make_network_vectors())) == vectors
 
 
-def test_every_kind_of_frame_is_there_and_is_read(vectors: dict[str, Any]) -> None:
-    kinds = {name: kind for name, kind in vars(frames).items() if hasattr(kind, "KIND")}
-    assert {name.split()[0] for name in vectors["frames"]} == set(kinds)
-    for name, data in vectors["frames"].items():
-        frame = frames.decode(bytes.fromhex(data), kinds[name.split()[0]])
-        assert frame.encode().hex() == data
+def test_every_kind_of_message_is_there_and_is_read(vectors: dict[str, Any]) -> None:
+    assert {name.split()[0] for name in vectors["messages"]} == set(KINDS)
+    for name, data in vectors["messages"].items():
+        found = messages.decode(bytes.fromhex(data), (KINDS[name.split()[0]],))
+        assert found.encode().hex() == data
 
 
 def test_what_must_be_refused_is(vectors: dict[str, Any]) -> None:
     for case in vectors["refused"]:
         with pytest.raises(MessageError):
-            frames.decode(bytes.fromhex(case["frame"]), getattr(frames, case["expected"]))
+            messages.decode(bytes.fromhex(case["message"]), (KINDS[case["expected"]],))
 
 
 def test_a_delta_leads_to_the_later_task(vectors: dict[str, Any]) -> None:
@@ -49,10 +48,12 @@ def test_a_delta_leads_to_the_later_task(vectors: dict[str, Any]) -> None:
     assert agreement.digest.hex() == vectors["agreement_sha256"]
     nonce, run_nonce = bytes.fromhex(vectors["nonce"]), bytes.fromhex(vectors["run_nonce"])
     session = make_session(agreement, vectors["client_rows"], nonce, run_nonce)
-    receiver, found = WeightReceiver(session), vectors["frames"]
-    receiver.take(frames.decode(bytes.fromhex(found["Weights"]), frames.Weights))
-    task = receiver.take(frames.decode(bytes.fromhex(found["Delta"]), frames.Delta))
-    assert task.encode(session).hex() == vectors["later_task"]
-    final = Task.decode(frames.decode(bytes.fromhex(found["Done"]), frames.Done).task, session)
+    receiver, found = WeightReceiver(), {name: bytes.fromhex(data) for name, data in vectors["messages"].items()}
+    assert receiver.take(found["Weights"]) == found["Weights"]
+    weights = messages.Weights.from_body(memoryview(receiver.take(found["Delta"]))[1:])
+    assert weights.task.hex() == vectors["later_task"]
+    later = Task.decode(weights.task, session)
+    assert weights_sha256(later.weights) == vectors["later_weights_sha256"]
+    final = Task.decode(messages.Done.from_body(memoryview(found["Done"])[1:]).task, session)
     assert final.round_number == agreement.rounds
-    assert final.weights.equal(task.weights)
+    assert final.weights.equal(later.weights)

@@ -13,12 +13,15 @@ import pytest
 import torch
 
 from dresfl.errors import CheckpointError, DataError, DresError, UsageError
-from dresfl.experiments import training
-from dresfl.experiments.config import load_config, to_toml
+from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import Prepared, prepare
-from dresfl.experiments.training import clear_run, read_metrics, read_summary, train
-from dresfl.files import load_tensors, save_tensors
-from dresfl.protocol import server as protocol_server
+from dresfl.experiments.training import train
+from dresfl.protocol import Training
+from dresfl.protocol import round as protocol_round
+from dresfl.storage import run_folder
+from dresfl.storage.model_file import read_model
+from dresfl.storage.run_folder import clear_run, read_metrics, read_summary
+from dresfl.storage.tensors import load_tensors, save_tensors
 
 SMALL = [
     "name=small",
@@ -43,7 +46,7 @@ def outcome(out):
     """All that a run leaves, without its times."""
     tensors, meta = load_tensors(out / "model.safetensors")
     lines = [{k: v for k, v in line.items() if k != "seconds"} for line in read_metrics(out)]
-    summary = {k: v for k, v in read_summary(out).items() if k != "seconds"}
+    summary = {k: v for k, v in read_summary(out).items() if not k.startswith("seconds")}
     state = {name: tensor.tolist() for name, tensor in load_tensors(out / "checkpoint.safetensors")[0].items()}
     return summary, lines, {name: tensor.tolist() for name, tensor in tensors.items()}, meta, state
 
@@ -72,8 +75,8 @@ def test_a_run_leaves_its_files_and_tells_the_truth(unbroken, expected):
     assert summary["recovery_threshold"] == 3
     assert [line["round"] for line in lines] == [4, 8, 12]
     assert lines[-1]["test_accuracy"] == summary["test_accuracy"] > 0.3
-    assert meta["weights_sha256"] == summary["weights_sha256"]
-    assert meta["config"] == to_toml(config)
+    assert meta["dresfl"]["weights_sha256"] == summary["weights_sha256"]
+    assert read_model(unbroken / "model.safetensors").network == prepared.session.network
     assert prepared.accuracy(torch.tensor(state["weights"])) == summary["test_accuracy"]
     scaled = [value * 2**10 for row in tensors["layers.0.weight"] for value in row]
     assert scaled + [value * 2**10 for value in tensors["layers.0.bias"]] == state["weights"]
@@ -207,14 +210,14 @@ def interrupt_in_evaluation(monkeypatch, at):
 
 
 def interrupt_in_step(monkeypatch, at):
-    real = protocol_server.stochastic_round
+    real = protocol_round.stepped_integers
 
-    def interrupted(values, noise, calls=iter(range(100))):
+    def interrupted(*arguments, calls=iter(range(100))):
         if next(calls) == 5:
             raise KeyboardInterrupt
-        return real(values, noise)
+        return real(*arguments)
 
-    monkeypatch.setattr(protocol_server, "stochastic_round", interrupted)
+    monkeypatch.setattr(protocol_round, "stepped_integers", interrupted)
     return {}
 
 
@@ -255,7 +258,7 @@ def test_an_interrupt_soon_after_a_crash_keeps_the_metrics_whole(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training.Server, "done", property(stop))
+        patched.setattr(Training, "done", property(stop))
         with pytest.raises(KeyboardInterrupt):
             train(small(), out=out, resume=True)
     train(small(), out=out, resume=True)
@@ -376,7 +379,7 @@ def corruptions():
     def rewritten(tensors=lambda t: t, progress=lambda p: p):
         def corrupt(path):
             found, meta = load_tensors(path)
-            save_tensors(path, tensors(found), {"progress": progress(meta["progress"])})
+            save_tensors(path, tensors(found), {**meta, "progress": progress(meta["progress"])})
 
         return corrupt
 
@@ -384,6 +387,7 @@ def corruptions():
         "cut": cut,
         "empty": lambda path: path.write_bytes(b""),
         "noise": noise,
+        "of dresfl 0.1": lambda path: save_tensors(path, load_tensors(path)[0], {"progress": {}}),
         "no progress": rewritten(progress=lambda p: None),
         "progress of another version": rewritten(progress=lambda p: {**p, "more": 1}),
         "a counter missing": rewritten(progress=lambda p: {k: v for k, v in p.items() if k != "skipped"}),
@@ -458,10 +462,10 @@ class FullFile(io.FileIO):
 def test_a_disk_that_fills_up_within_the_metrics_is_an_error_with_a_hint(tmp_path, monkeypatch, expected):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(training, "open", lambda path, mode: io.BufferedWriter(FullFile(path, "ab")), raising=False)
+        patched.setattr(run_folder, "open", lambda path, mode: io.BufferedWriter(FullFile(path, "ab")), raising=False)
         with pytest.raises(DresError, match="No space left on device") as caught:
             train(small(), out=out)
-    assert "--resume" in caught.value.hint
+    assert "free some space" in caught.value.hint
     train(small(), out=out, resume=True)
     assert outcome(out) == expected
 

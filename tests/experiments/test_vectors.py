@@ -18,7 +18,7 @@ def test_the_committed_vectors_agree():
 
 
 def test_shares_and_decoding_follow_from_the_file_alone():
-    """Rebuilt with python-flint polynomials: shares from rows and masks, the result from uploads."""
+    """Rebuilt with python-flint polynomials: shares from rows and masks, the result from answers."""
     file = json.loads(COMMITTED.read_text())
     points = file["data_points"] + file["mask_points"]
     for channel, modulus in enumerate(map(int, file["moduli"])):
@@ -50,7 +50,7 @@ def test_shares_and_decoding_follow_from_the_file_alone():
         survivors = file["survivors"]
         assert len(survivors) == file["recovery_threshold"]
         for place, integer in enumerate(map(int, file["decoded"])):
-            answers = [int(file["uploads"][j][channel][place]) for j in survivors]
+            answers = [int(file["answers"][j][channel][place]) for j in survivors]
             polynomial = through([file["client_points"][j] for j in survivors], answers)
             assert sum(int(polynomial(b)) for b in file["data_points"]) % modulus == integer % modulus
 

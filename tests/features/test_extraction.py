@@ -11,7 +11,7 @@ import torch
 
 from dresfl.data import DataSet, Split
 from dresfl.errors import DataError, DresError, UsageError
-from dresfl.features import Features, featured
+from dresfl.features import Features, extract_features
 from dresfl.features.cache import read_rows, write_rows
 from dresfl.features.extractor import load_extractor, resized
 from dresfl.features.split import extracted
@@ -81,19 +81,17 @@ def split():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_users_own_module(own, channels):
     split = Split(images(70, channels), images(5, channels, seed=1))
-    seen = []
-    got = featured(split, own("means"), None, "cpu", lambda done, total: seen.append((done, total)))
+    got = extract_features(split, own("means"), None, "cpu")
     for part, original in ((got.train, split.train), (got.test, split.test)):
         wanted = np.broadcast_to(2 * original.inputs.mean((1, 2)), (original.num_rows, 3))  # gray: three times
         assert part.inputs.dtype == np.float32
         np.testing.assert_allclose(part.inputs, wanted, rtol=1e-3)
         assert np.array_equal(part.labels, original.labels)
-    assert seen == [(32, 75), (64, 75), (70, 75), (75, 75)]
 
 
 def test_weights_drawn_at_random_are_the_same_each_time(own, split):
     before = torch.random.get_rng_state()
-    first, again = (featured(split, own("drawn"), None, "cpu").train.inputs for _ in range(2))
+    first, again = (extract_features(split, own("drawn"), None, "cpu").train.inputs for _ in range(2))
     assert np.array_equal(first, again)
     assert first.shape == (70, 5)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -102,10 +100,10 @@ def test_weights_drawn_at_random_are_the_same_each_time(own, split):
 def test_features_are_extracted_once(own, split, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DRESFL_CACHE", raising=False)
     data = tmp_path / "data"
-    first = featured(split, own("means"), data, "cpu")
+    first = extract_features(split, own("means"), data, "cpu")
     assert capsys.readouterr().out.count("extracting") == 4
-    again = featured(split, own("means"), data, "cpu")
-    other = featured(split, Features(own("means").extractor, image_size=0, power=0.5), data, "cpu")
+    again = extract_features(split, own("means"), data, "cpu")
+    other = extract_features(split, Features(own("means").extractor, image_size=0, power=0.5), data, "cpu")
     assert capsys.readouterr().out == ""
     assert np.array_equal(first.train.inputs, again.train.inputs)
     np.testing.assert_allclose(other.test.inputs, np.sqrt(first.test.inputs), rtol=1e-6)
@@ -127,27 +125,30 @@ def test_what_decides_the_features_decides_the_file(own, split, tmp_path, monkey
         return len(list(cache.glob("*-train-*.npy")))
 
     settings = own("means")
-    featured(split, settings, None, "cpu")
+    extract_features(split, settings, None, "cpu")
     assert count() == 1
-    featured(Split(images(70, seed=5), split.test), settings, None, "cpu")
+    extract_features(Split(images(70, seed=5), split.test), settings, None, "cpu")
     assert count() == 2
-    featured(split, Features(settings.extractor, image_size=8), None, "cpu")
+    extract_features(split, Features(settings.extractor, image_size=8), None, "cpu")
     assert count() == 3
     (tmp_path / "own.py").write_text(MEANS.replace("2.0", "3.0"))
-    featured(split, settings, None, "cpu")
+    extract_features(split, settings, None, "cpu")
     assert count() == 4
-    featured(split, own("drawn"), None, "cpu")
+    extract_features(split, own("drawn"), None, "cpu")
     assert count() == 5
 
 
-def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path):
-    def stop(done, total):
+def test_a_killed_extraction_leaves_nothing_to_read(own, split, tmp_path, monkeypatch):
+    def some(extractor, images):
+        yield next(extracted(extractor, images))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("dresfl.features.split.extracted", some)
     with pytest.raises(KeyboardInterrupt):
-        featured(split, own("means"), tmp_path, "cpu", stop)
+        extract_features(split, own("means"), tmp_path, "cpu")
+    monkeypatch.undo()
     assert [path.suffix for path in sorted((tmp_path / "features").iterdir())] == [".json", ".lock"]
-    assert featured(split, own("means"), tmp_path, "cpu").train.input_shape == (3,)
+    assert extract_features(split, own("means"), tmp_path, "cpu").train.input_shape == (3,)
 
 
 def test_cache_files_are_checked(tmp_path):
@@ -172,22 +173,21 @@ def test_cache_files_are_checked(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(own, split, tmp_path):
     (tmp_path / "features").write_text("a file")
     with pytest.raises(DresError, match="cannot write the features") as caught:
-        featured(split, own("means"), tmp_path, "cpu")
+        extract_features(split, own("means"), tmp_path, "cpu")
     assert "DRESFL_CACHE" in caught.value.hint
 
 
-def test_of_two_runs_one_extracts(own, split, tmp_path):
+def test_of_two_runs_one_extracts(own, split, tmp_path, capsys):
     """Locks belong to open files, so threads stand for processes here."""
     together = threading.Barrier(2)
-    blocks = []
 
     def run():
         together.wait()
-        return featured(split, own("means"), tmp_path, "cpu", lambda done, total: blocks.append(done)).train.inputs
+        return extract_features(split, own("means"), tmp_path, "cpu").train.inputs
 
     with ThreadPoolExecutor(2) as pool:
         first, second = (future.result() for future in [pool.submit(run), pool.submit(run)])
-    assert len(blocks) == 4
+    assert capsys.readouterr().out.count("extracting") == 4
     assert np.array_equal(first, second)
 
 
@@ -204,21 +204,21 @@ def test_of_two_runs_one_extracts(own, split, tmp_path):
 )
 def test_what_an_own_module_does_wrong_is_said(own, split, function, error, words):
     with pytest.raises(error) as caught:
-        featured(split, own(function), None, "cpu")
+        extract_features(split, own(function), None, "cpu")
     assert words in str(caught.value)
 
 
 def test_missing_files_are_named(split, tmp_path):
     with pytest.raises(UsageError, match="there is no file"):
-        featured(split, Features("nowhere.py:f"), None, "cpu")
+        extract_features(split, Features("nowhere.py:f"), None, "cpu")
     with pytest.raises(DataError, match="data folder"):
-        featured(split, Features("vgg19"), None, "cpu")
+        extract_features(split, Features("vgg19"), None, "cpu")
     with pytest.raises(DataError, match="no VGG19 checkpoint"):
-        featured(split, Features("vgg19"), tmp_path, "cpu")
+        extract_features(split, Features("vgg19"), tmp_path, "cpu")
     rows = DataSet(np.zeros((2, 3), np.float32), np.array([0, 1]), 2, "rows")
     (tmp_path / "own.py").write_text(MEANS)
     with pytest.raises(DataError, match="wants images"):
-        featured(Split(rows, rows), Features(f"{tmp_path / 'own.py'}:means"), None, "cpu")
+        extract_features(Split(rows, rows), Features(f"{tmp_path / 'own.py'}:means"), None, "cpu")
 
 
 @pytest.mark.parametrize("size", [3, 4, 7, 28])
@@ -242,7 +242,7 @@ def test_resizing_is_bilinear_without_aligned_corners(size):
 def test_a_block_that_does_not_fit_is_halved(own, split, monkeypatch):
     """Where memory runs out, smaller blocks give the same features."""
     extractor = load_extractor(own("means"), None, "cpu")
-    wanted = np.concatenate(list(extracted(extractor, split.train.inputs, lambda done: None)))
+    wanted = np.concatenate(list(extracted(extractor, split.train.inputs)))
     forward = type(extractor.module).forward
     sizes = []
 
@@ -253,22 +253,22 @@ def test_a_block_that_does_not_fit_is_halved(own, split, monkeypatch):
         return forward(module, batch)
 
     monkeypatch.setattr(type(extractor.module), "forward", small)
-    got = np.concatenate(list(extracted(extractor, split.train.inputs, lambda done: None)))
+    got = np.concatenate(list(extracted(extractor, split.train.inputs)))
     assert sizes[:4] == [32, 16, 8, 8]
     assert np.array_equal(got, wanted)
     monkeypatch.setattr(type(extractor.module), "forward", lambda module, batch: small(module, range(99)))
     with pytest.raises(torch.OutOfMemoryError):
-        next(extracted(extractor, split.train.inputs, lambda done: None))
+        next(extracted(extractor, split.train.inputs))
 
 
 def test_without_an_extractor_pixels_are_transformed(split):
-    got = featured(split, Features(center=0.5, scale=2), None, "cpu")
+    got = extract_features(split, Features(center=0.5, scale=2), None, "cpu")
     for part, pixels in ((got.train, split.train.inputs), (got.test, split.test.inputs)):
         assert np.array_equal(part.inputs, (pixels - np.float32(0.5)) * np.float32(2))  # images stay images
-    by_row = featured(split, Features(l2_norm=True), None, "cpu").train
+    by_row = extract_features(split, Features(l2_norm=True), None, "cpu").train
     assert by_row.input_shape == (4, 4, 3)
     np.testing.assert_allclose(np.linalg.norm(by_row.inputs.reshape(70, -1), axis=1), 1, rtol=1e-6)
-    assert featured(split, Features(), None, "cpu") is split
+    assert extract_features(split, Features(), None, "cpu") is split
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -282,7 +282,7 @@ def test_a_gpu_extracts_the_same_up_to_float16(tmp_path):
         (Features(f"{tmp_path / 'own.py'}:means", image_size=16), 0.001),
     ):
         cpu, cuda = (
-            np.concatenate(list(extracted(load_extractor(settings, tmp_path, device), pixels, lambda done: None)))
+            np.concatenate(list(extracted(load_extractor(settings, tmp_path, device), pixels)))
             for device in ("cpu", "cuda")
         )
         assert cuda.dtype == np.float16
@@ -295,11 +295,11 @@ def test_mirrored_features_are_the_mean_of_both_and_cached_apart(tmp_path):
     name = f"{tmp_path / 'own.py'}:drawn"
     (tmp_path / "own.py").write_text(MEANS)
     plain, mirrored = (
-        featured(data, Features(extractor=name, image_size=4, mirror=mirror), tmp_path, "cpu").train.inputs
+        extract_features(data, Features(extractor=name, image_size=4, mirror=mirror), tmp_path, "cpu").train.inputs
         for mirror in (False, True)
     )
     turned = Split(*(DataSet(images[:, :, ::-1].copy(), np.array([0, 1]), 2, "two"),) * 2)
-    other = featured(turned, Features(extractor=name, image_size=4), tmp_path, "cpu").train.inputs
+    other = extract_features(turned, Features(extractor=name, image_size=4), tmp_path, "cpu").train.inputs
     assert np.abs(mirrored - (plain + other) / 2).max() < 2e-3  # float16's rounding
     assert np.abs(plain - other).max() > 0.05
     with pytest.raises(UsageError, match="mirror"):

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dresfl.data import load
+from dresfl.data import flat_inputs, load, pieces
 from dresfl.errors import UsageError
-from dresfl.experiments import prepare as preparation
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import flat_inputs, load_split, prepare
+from dresfl.experiments.prepare import prepare
 from dresfl.experiments.reproduce import recipe
 from dresfl.experiments.training import train
-from dresfl.features import pieces
 from dresfl.field import Reals
+from dresfl.protocol import evaluation
 
 from .test_vgg import by_hand, tiny_weights
 
@@ -55,7 +54,7 @@ def folder(tmp_path_factory):
 
 
 def test_features_of_a_data_set(folder):
-    split = load_split(load_config("digits", TOY), folder)
+    split = prepare(load_config("digits", TOY), folder).split
     pixels = load("cifar10", folder)
     for part, images in ((split.train, pixels.train), (split.test, pixels.test)):
         wanted = by_hand(tiny_weights(), torch.from_numpy(images.inputs).permute(0, 3, 1, 2)).sqrt()
@@ -96,7 +95,7 @@ def test_accuracy_is_the_share_of_right_rows(monkeypatch, overrides):
         outputs = network.outputs(Reals(), weights, rows.double()[None, None])[0, 0]
         wanted = np.mean(outputs.argmax(1).numpy() == test.labels)
         assert prepared.accuracy(weights) == wanted
-        monkeypatch.setitem(preparation._EVALUATED_AT_A_TIME, "cpu", 7000)
+        monkeypatch.setitem(evaluation._EVALUATED_AT_A_TIME, "cpu", 7000)
         assert prepared.accuracy(weights) == wanted
         assert 0 < wanted < 0.5
 
@@ -120,15 +119,6 @@ def test_a_run_on_features(folder, tmp_path):
     assert load_config(str(tmp_path / "coded" / "config.toml")) == config
 
 
-def test_several_runs_share_a_split(folder):
-    config = load_config("digits", TOY)
-    split = load_split(config, folder)
-    seen = []
-    prepared = prepare(config, folder, split=split, watch=lambda done, total: seen.append(done))
-    assert prepared.split is split
-    assert not seen  # nothing was extracted
-
-
 def test_extracted_features_are_no_images(folder):
     conv = '[{ kind = "conv2d", channels = 2, kernel = 3 }, { kind = "flatten" }, { kind = "dense", units = 10 }]'
     with pytest.raises(UsageError, match="conv2d needs"):
@@ -136,7 +126,7 @@ def test_extracted_features_are_no_images(folder):
 
 
 def test_a_recipe_convolves_transformed_images():
-    config, _ = recipe("fashion", "dresfl")
+    config = recipe("fashion", "dresfl")
     assert config.features.transforms
     digits = dataclasses.replace(config, data=dataclasses.replace(config.data, dataset="digits"))
     prepared = prepare(digits, None)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import UsageError
-from dresfl.features import Features, in_pieces, pieces, transformed
+from dresfl.features import Features
 from dresfl.features.split import _all_transformed
+from dresfl.features.transforms import transformed
 
 values = st.floats(-1000, 1000, width=16)
 settings = st.builds(
@@ -76,28 +77,3 @@ def test_inputs_stay_as_they_are():
 def test_wrong_settings_are_refused(wrong, words):
     with pytest.raises(UsageError, match=words.replace(".", r"\.")):
         Features(**wrong)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_pieces_are_all_rows_once(monkeypatch, threads):
-    monkeypatch.setattr(pieces, "_PIECE", 20)
-    seen = np.zeros(101, np.int64)
-    before = torch.get_num_threads()
-
-    def work(piece):
-        seen[piece] += 1
-        assert torch.get_num_threads() == 1
-
-    def fail(piece):
-        raise ValueError("no")
-
-    try:
-        torch.set_num_threads(threads)
-        in_pieces(work, 101, 3)
-        assert torch.get_num_threads() == threads
-        with pytest.raises(ValueError, match="no"):
-            in_pieces(fail, 101, 3)
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert (seen == 1).all()

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from dresfl.errors import DataError
-from dresfl.features import VGG19, load_vgg19
+from dresfl.features.vgg import VGG19, load_vgg19
 
 # Configuration E of the paper, with torchvision's numbers: a width, or M for max pooling.
 LAYOUT = [4, 4, "M", 3, 5, "M", 4, 4, 4, 4, "M", 5, 5, 5, 5, "M", 6, 6, 6, 6, "M"]

@@ -1,4 +1,4 @@
-"""What all parties hold alike: equal agreements have equal bytes, and the session follows from them."""
+"""What all participants hold alike: equal agreements have equal bytes, and the session follows from them."""
 
 import hashlib
 import json
@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresfl.errors import InfeasiblePlan, MessageError, UsageError
-from dresfl.experiments.config import LAYER_KINDS
 from dresfl.federation import Agreement, make_session, sharing_nonce
-from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool
+from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool, layer_kinds
 
 BASE = Agreement((Dense(3), Square(), Dense(2)), (3,), num_clients=9, rounds=50)
 CHANGES = {
@@ -51,15 +50,15 @@ def test_the_bytes_are_canonical_json():
     assert json.dumps(described, sort_keys=True, separators=(",", ":")).encode() == encoded
     assert hashlib.sha256(encoded).digest() == BASE.digest
     assert described["layers"][0] == {"kind": "dense", "units": 3, "weight_bits": None, "init": None}
-    assert described["format"] == "dresfl agreement 1"
+    assert described["format"] == "dresfl agreement 2"
     assert replace(BASE, input_bound=2, shift=0).encode() == replace(BASE, input_bound=2.0, shift=0.0).encode()
 
 
 def test_layers_are_called_as_in_configurations():
     layers = (Conv2d(2, 3), Square(), SumPool(2), Flatten(), Dense(2))
     agreement = Agreement(layers, (6, 6, 1), num_clients=9, rounds=1)
-    for described, layer in zip(agreement.described()["layers"], layers, strict=True):
-        assert LAYER_KINDS[described["kind"]] is type(layer)
+    for described, layer in zip(agreement.to_dict()["layers"], layers, strict=True):
+        assert layer_kinds()[described["kind"]] is type(layer)
 
 
 def test_differences_are_named():

@@ -1,17 +1,15 @@
-"""Sealed slices and the terms they are made under: one place for each, whatever carries them."""
-
-from dataclasses import replace
+"""Sealed slices: one place for each, whatever carries them."""
 
 import pytest
 import torch
 
-from dresfl.errors import MessageError, Refused, SealError
-from dresfl.federation import Introduction, Parcels, Terms, most_parcel_bytes, parcel_bytes
-from dresfl.federation import sealed_slices as parcels
+from dresfl.errors import MessageError, SealError
+from dresfl.federation import SealedSlices, most_sealed_bytes, sealed_bytes, sealed_slices
+from dresfl.federation.sealed_slices import missing_slices
 from dresfl.protocol import Client
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
-from five_clients import AGREEMENT, ROWS, all_slices, dealers, rows_of, session_of
+from five_clients import ROWS, all_slices, dealers, rows_of, session_of
 
 INDEX = 2
 SERVER = Identity.create("coordinator")
@@ -26,22 +24,22 @@ def session():
 
 @pytest.fixture
 def receiver(tmp_path, session):
-    """The client at INDEX over its own disk, and its parcels."""
+    """The client at INDEX over its own disk, and its side of the sharing."""
     with ShareStore.open(tmp_path / "store", data_digest(*rows_of(INDEX))) as store:
-        table = store.table(session, INDEX)
+        table, _ = store.table(session, INDEX)
         client = Client(session, INDEX, store.secret(session), *rows_of(INDEX), table)
-        yield Parcels(client, table, IDENTITIES[INDEX], ROSTER), table
+        yield SealedSlices(client, table, IDENTITIES[INDEX], ROSTER), table
 
 
 def dealing(session):
-    """The parcels of all clients, for dealing only."""
-    return [Parcels(client, None, IDENTITIES[client.index], ROSTER) for client in dealers(session)]
+    """All clients' sides of the sharing, for dealing only."""
+    return [SealedSlices(client, None, IDENTITIES[client.index], ROSTER) for client in dealers(session)]
 
 
 @pytest.mark.parametrize("group", [1, 2, 32])
 def test_one_by_one_is_all_at_once(session, receiver, group, monkeypatch):
     """Also when other receivers, of the same group or another, are served in between."""
-    monkeypatch.setattr(parcels, "_GROUP", group)
+    monkeypatch.setattr(sealed_slices, "_GROUP", group)
     everybody, (own, table) = dealing(session), receiver
     own.keep_own()
     for dealer, number in all_slices(session):
@@ -49,11 +47,11 @@ def test_one_by_one_is_all_at_once(session, receiver, group, monkeypatch):
             continue
         for other in range(len(ROWS)):
             if other not in (dealer, INDEX):
-                everybody[dealer].deal_one(other, number)
-        sealed = everybody[dealer].deal_one(INDEX, number)
-        assert len(sealed) == parcel_bytes(session, dealer, number) <= most_parcel_bytes(session)
+                everybody[dealer].deal(other, number)
+        sealed = everybody[dealer].deal(INDEX, number)
+        assert len(sealed) == sealed_bytes(session, dealer, number) <= most_sealed_bytes(session)
         own.keep(dealer, number, sealed)
-        ((_, _, again),) = everybody[dealer].deal([(INDEX, number)])
+        again = everybody[dealer].deal(INDEX, number)
         assert again != sealed  # a fresh key for each envelope
         own.keep(dealer, number, again)
     assert table.complete
@@ -72,7 +70,7 @@ def test_neighbours_are_encoded_once(session, monkeypatch):
     dealer = dealing(session)[0]
     for number in (0, 1):
         for receiver in (1, 2, 3, 4):
-            dealer.deal_one(receiver, number)
+            dealer.deal(receiver, number)
     assert [place[0] for place in calls] == [[1, 2, 3, 4]] * 2
 
 
@@ -80,43 +78,21 @@ def test_neighbours_are_encoded_once(session, monkeypatch):
 def test_places_that_do_not_exist(session, receiver, number):
     dealer = dealing(session)[0]
     with pytest.raises(MessageError):
-        dealer.deal_one(receiver, number)
-    with pytest.raises(MessageError):
-        dealer.deal([(receiver, number)])
+        dealer.deal(receiver, number)
 
 
 def test_slices_at_another_place(session, receiver):
     own, table = receiver
     everybody = dealing(session)
-    sealed = everybody[0].deal_one(INDEX, 0)
+    sealed = everybody[0].deal(INDEX, 0)
     for dealer, number in ((0, 1), (1, 0)):
         with pytest.raises(SealError):
             own.keep(dealer, number, sealed)
     with pytest.raises(SealError):
-        own.keep(0, 0, everybody[0].deal_one(3, 0))
+        own.keep(0, 0, everybody[0].deal(3, 0))
     for dealer in (-1, 5):
         with pytest.raises(MessageError, match="does not exist"):
             own.keep(dealer, 0, sealed)
     with pytest.raises(MessageError, match="there is no slice"):
         own.keep(0, 3, sealed)
-    assert 0 in table.missing_slices(0)
-
-
-def test_the_terms_of_a_client(tmp_path):
-    """Its own tag, its own row count if it knows it, the agreement's number of clients."""
-    with ShareStore.open(tmp_path / "store", data_digest(*rows_of(INDEX))) as store:
-        introductions = [Introduction(count, bytes(32)) for count in ROWS]
-        introductions[INDEX] = Introduction(ROWS[INDEX], store.contribution())
-        terms = Terms.settle(introductions)
-        terms.check_for(store, AGREEMENT, INDEX, ROWS[INDEX])
-        terms.check_for(store, AGREEMENT, INDEX, None)
-        with pytest.raises(Refused, match=f"{ROWS[INDEX]} rows, but it has 9"):
-            terms.check_for(store, AGREEMENT, INDEX, 9)
-        with pytest.raises(Refused, match="did not join"):
-            terms.check_for(store, AGREEMENT, 1, ROWS[1])
-        with pytest.raises(Refused, match="did not join"):
-            replace(terms, nonce=bytes(32)).check_for(store, AGREEMENT, INDEX, ROWS[INDEX])
-        with pytest.raises(Refused, match="of 4 clients"):
-            Terms.settle(introductions[:4]).check_for(store, AGREEMENT, INDEX, ROWS[INDEX])
-    with pytest.raises(Refused, match="no rows"):
-        Introduction(0, bytes(32))
+    assert 0 in missing_slices(session, 0, table)

@@ -46,7 +46,7 @@ def residues(field, integers):
         loose = r - p if r > 0 else r + p
         return rng.choice((r, loose)) if abs(loose) <= p / 2 + SLACK else r
 
-    return torch.tensor([[one(x, p) for x in integers] for p in field.primes], dtype=torch.float64)
+    return torch.tensor([[one(x, p) for x in integers] for p in field.moduli], dtype=torch.float64)
 
 
 def adversarial(bits):
@@ -73,7 +73,7 @@ wild = st.one_of(
 )
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: f"{len(field.primes)}x{field.primes[-1].bit_length()}bit")
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: f"{len(field.moduli)}x{field.moduli[-1].bit_length()}bit")
 def test_lift_rounds_correctly_where_it_is_hard(field):
     bound = field.value_bound
     edge = {s * (bound - d) for d in range(min(bound, 40)) for s in (1, -1)}
@@ -118,9 +118,9 @@ def test_digits_are_the_mixed_radix_expansion(field):
     rng = random.Random(1)
     integers = [rng.randint(-(field.modulus // 2), field.modulus // 2) for _ in range(50)]
     digits = field.digits(residues(field, integers)).to(torch.int64)
-    for p, row in zip(field.primes, digits, strict=True):
+    for p, row in zip(field.moduli, digits, strict=True):
         assert row.abs().max() <= (p - 1) // 2
-    radices = [math.prod(field.primes[:i]) for i in range(len(field.primes))]
+    radices = [math.prod(field.moduli[:i]) for i in range(len(field.moduli))]
     assert [sum(d * r for d, r in zip(row, radices, strict=True)) for row in digits.T.tolist()] == integers
 
 
@@ -157,7 +157,7 @@ def test_every_single_changed_residue_is_noticed(primes, values):
 
 def test_one_changed_residue_of_one_value_raises_the_alarm():
     field = ResidueField((3, 5, 7), 2)
-    for integer, (channel, p) in itertools.product(range(-7, 8), enumerate(field.primes)):
+    for integer, (channel, p) in itertools.product(range(-7, 8), enumerate(field.moduli)):
         for delta in range(1, p):
             altered = residues(field, [integer])
             altered[channel] = (altered[channel] + delta + p // 2) % p - p // 2
@@ -169,8 +169,8 @@ def test_one_changed_residue_of_one_value_raises_the_alarm():
 def test_a_changed_residue_of_any_system_is_noticed(data, field):
     edges = st.sampled_from([0, field.value_bound, -field.value_bound])
     integer = data.draw(st.integers(-field.value_bound, field.value_bound) | edges)
-    channel = data.draw(st.integers(0, len(field.primes) - 1))
-    p = field.primes[channel]
+    channel = data.draw(st.integers(0, len(field.moduli) - 1))
+    p = field.moduli[channel]
     delta = data.draw(st.integers(1, p - 1))
     altered = residues(field, [integer])
     altered[channel] = (altered[channel] + delta + p // 2) % p - p // 2

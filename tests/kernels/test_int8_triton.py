@@ -18,7 +18,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from dresfl.kernels import int8_triton  # noqa: E402
-from dresfl.kernels.int8_triton import MAX_INNER, _residues, _squares, matmul_int8  # noqa: E402
+from dresfl.kernels.int8_triton import MAX_INNER, _residues, matmul_int8  # noqa: E402
 
 PRIMES = (251, 3, 127, 23, 241)
 HOPPER = DEVICE == "cuda" and torch.cuda.get_device_capability()[0] == 9
@@ -64,17 +64,13 @@ def product(left, right, primes):
     return symmetric(left.cpu().long() @ right.cpu().long(), primes)
 
 
-def poisoned(shape):
-    return torch.full(shape, 77, dtype=torch.int8, device=DEVICE)
-
-
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [(1, 1, 1), (1, 16, 1), (3, 5, 7), (64, 128, 64), (65, 129, 63), (130, 48, 257), (17, 300, 140), (200, 160, 72)],
 )
 def test_odd_shapes(kernel, m, n, k):
     left, right = uniform((5, m, n), PRIMES), uniform((5, n, k), PRIMES, seed=1)
-    got = matmul_int8(left, right, moduli_of(PRIMES), out=poisoned((5, m, k)))
+    got = matmul_int8(left, right, moduli_of(PRIMES))
     assert got.dtype == torch.int8
     assert torch.equal(got.cpu().long(), product(left, right, PRIMES))
 
@@ -119,14 +115,6 @@ def test_second_batch_axis(kernel, right_shape, left_transposed):
     assert torch.equal(got.cpu().long(), product(left, wide, primes))
 
 
-def test_square(kernel):
-    left, right = uniform((5, 70, 96), PRIMES), uniform((5, 96, 130), PRIMES, 1)
-    z, squared = matmul_int8(left, right, moduli_of(PRIMES), square=True)
-    expected = product(left, right, PRIMES)
-    assert torch.equal(z.cpu().long(), expected)
-    assert torch.equal(squared.cpu().long(), symmetric(expected**2, PRIMES))
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extremes_at_the_longest_inner_axis(kernel, sign):
     assert MAX_INNER * 125**2 < 2**31 <= (MAX_INNER + 1) * 125**2
@@ -148,11 +136,9 @@ def test_every_prime_at_its_extremes(kernel):
 
 
 @triton.jit
-def _residues_of(totals, z, squares, p, SIZE: tl.constexpr):
+def _residues_of(totals, z, p, SIZE: tl.constexpr):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    found = _residues(tl.load(totals + at), p)
-    tl.store(z + at, found)
-    tl.store(squares + at, _squares(found, p))
+    tl.store(z + at, _residues(tl.load(totals + at), p))
 
 
 @pytest.mark.parametrize("p", [3, 5, 23, 127, 241, 251])
@@ -171,19 +157,16 @@ def test_reduction_over_all_of_int32(p):
     spread = torch.randint(-top, top, (1 << 14,))
     totals = torch.cat([*ends, halves, halves + 1, spread]).clamp(-top, top)
     totals = totals[: totals.numel() // 1024 * 1024]
-    z, squares = poisoned(totals.shape), poisoned(totals.shape)
-    _residues_of[(totals.numel() // 1024,)](totals.int().to(DEVICE), z, squares, p, SIZE=1024)
-    expected = symmetric(totals[None], (p,))
-    assert torch.equal(z.cpu().long()[None], expected)
-    assert torch.equal(squares.cpu().long()[None], symmetric(expected**2, (p,)))
+    z = torch.full(totals.shape, 77, dtype=torch.int8, device=DEVICE)
+    _residues_of[(totals.numel() // 1024,)](totals.int().to(DEVICE), z, p, SIZE=1024)
+    assert torch.equal(z.cpu().long()[None], symmetric(totals[None], (p,)))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
 def test_empty_axes(m, n, k):
     left, right = uniform((2, m, n), PRIMES[:2]), uniform((2, n, k), PRIMES[:2])
-    z, squared = matmul_int8(left, right, moduli_of(PRIMES[:2]), square=True, out=poisoned((2, m, k)))
+    z = matmul_int8(left, right, moduli_of(PRIMES[:2]))
     assert torch.equal(z.cpu(), torch.zeros((2, m, k), dtype=torch.int8))
-    assert torch.equal(z, squared)
 
 
 def test_refusals(monkeypatch):
@@ -196,8 +179,6 @@ def test_refusals(monkeypatch):
         matmul_int8(left, right.mT, moduli)
     with pytest.raises(ValueError, match="does not broadcast to 3 moduli"):
         matmul_int8(left, right, moduli_of((5, 7, 11)))
-    with pytest.raises(ValueError, match="expected out"):
-        matmul_int8(left, right, moduli, out=poisoned((2, 3, 4)).mT)
     monkeypatch.setattr(int8_triton, "MAX_INNER", 7)
     with pytest.raises(ValueError, match="an inner axis of 8 can overflow int32; 7 is the most"):
         matmul_int8(left, right, moduli)
@@ -210,7 +191,5 @@ def test_large_products_on_hopper(left_transposed):
     left = uniform((3, 1000, 1300), primes).mT if left_transposed else uniform((3, 1300, 1000), primes)
     right = uniform((3, 1000, 2100), primes, 1)
     assert int8_triton._use_hopper(left.device, 3, 1300, 1000, 2100)
-    z, squared = matmul_int8(left, right, moduli_of(primes), square=True)
-    expected = symmetric((left.double() @ right.double()).long().cpu(), primes)
-    assert torch.equal(z.cpu().long(), expected)
-    assert torch.equal(squared.cpu().long(), symmetric(expected**2, primes))
+    z = matmul_int8(left, right, moduli_of(primes))
+    assert torch.equal(z.cpu().long(), symmetric((left.double() @ right.double()).long().cpu(), primes))

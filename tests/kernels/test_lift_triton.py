@@ -50,34 +50,34 @@ FIELDS = NARROW + WIDE
 
 
 def name(field):
-    return f"{len(field.primes)}x{field.primes[-1].bit_length()}bit"
+    return f"{len(field.moduli)}x{field.moduli[-1].bit_length()}bit"
 
 
 def symmetric(x, p):
     return (x + p // 2) % p - p // 2
 
 
-def answers(field, integers, num_answers, seed=1):
+def made_answers(field, integers, num_answers, seed=1):
     """Replies (M,R,P) and a decoder (M,R) that decode to the integers; int8 where it holds the residues."""
     rng = random.Random(seed)
-    dtype = torch.int8 if field.primes[-1] < 256 else torch.float64
+    dtype = torch.int8 if field.moduli[-1] < 256 else torch.float64
     generator = torch.Generator().manual_seed(seed)
-    replies = torch.empty((len(field.primes), num_answers, len(integers)), dtype=dtype)
-    decoder = torch.empty((len(field.primes), num_answers), dtype=torch.float64)
-    for m, p in enumerate(field.primes):
+    answers = torch.empty((len(field.moduli), num_answers, len(integers)), dtype=dtype)
+    decoder = torch.empty((len(field.moduli), num_answers), dtype=torch.float64)
+    for m, p in enumerate(field.moduli):
         coefficients = [rng.choice((p // 2, -(p // 2), rng.randint(1, p // 2))) for _ in range(num_answers)]
         others = torch.randint(-(p // 2), p // 2 + 1, (num_answers - 1, len(integers)), generator=generator)
         sums = (torch.tensor(coefficients[:-1], dtype=torch.int64).view(-1, 1) * others).sum(0).tolist()
         inverse = pow(coefficients[-1], -1, p)
         last = [symmetric((x - s) * inverse, p) for x, s in zip(integers, sums, strict=True)]
-        replies[m, :-1], replies[m, -1] = others, torch.tensor(last)
+        answers[m, :-1], answers[m, -1] = others, torch.tensor(last)
         decoder[m] = torch.tensor(coefficients, dtype=torch.float64)
-    return replies, decoder
+    return answers, decoder
 
 
-def decoded(field, replies, decoder):
-    tables = lift_tables(field.primes, field.num_value_moduli)
-    values, alarm = decode_lift(replies.to(DEVICE), decoder.to(DEVICE), tables)
+def decoded(field, answers, decoder):
+    tables = lift_tables(field.moduli, field.num_value_moduli)
+    values, alarm = decode_lift(answers.to(DEVICE), decoder.to(DEVICE), tables)
     assert values.dtype == torch.float64
     assert alarm.dtype == torch.int32
     return values.cpu(), int(alarm)
@@ -107,11 +107,11 @@ def hard_to_round(bound, count, seed=0):
 @pytest.mark.parametrize("field", FIELDS, ids=name)
 def test_values_are_those_of_lift(field):
     integers = hard_to_round(field.value_bound, 700)  # more than one block, not a multiple of it
-    replies, decoder = answers(field, integers, 3)
-    values, alarm = decoded(field, replies, decoder)
+    answers, decoder = made_answers(field, integers, 3)
+    values, alarm = decoded(field, answers, decoder)
     assert alarm == 0
     assert_same_bits(values, torch.tensor([float(x) for x in integers], dtype=torch.float64))
-    residues = field.matmul(decoder.unsqueeze(1), replies.to(torch.float64))[:, 0]
+    residues = field.matmul(decoder.unsqueeze(1), answers.to(torch.float64))[:, 0]
     assert field.lift_exact(residues) == integers
     assert_same_bits(values, field.lift(residues))
 
@@ -120,8 +120,8 @@ def test_values_are_those_of_lift(field):
 @pytest.mark.parametrize("field", [NARROW[2], WIDE[1]], ids=name)
 def test_any_number_of_answers(field, num_answers):
     integers = hard_to_round(field.value_bound, 40)
-    replies, decoder = answers(field, integers, num_answers)
-    values, alarm = decoded(field, replies, decoder)
+    answers, decoder = made_answers(field, integers, num_answers)
+    values, alarm = decoded(field, answers, decoder)
     assert alarm == 0
     assert_same_bits(values, torch.tensor([float(x) for x in integers], dtype=torch.float64))
 
@@ -132,14 +132,14 @@ def test_alarm_counts_the_values_out_of_range(field):
     beyond = [bound + 1, -bound - 1, 2 * bound + 1, -2 * bound - 1, half, -half, half - 1, (half + bound) // 2]
     for size in (30, 520):  # within one block, and with a second one that overlaps the first
         integers = [bound, -bound, 0] * (size // 3)
-        replies, decoder = answers(field, integers, 2)
-        assert decoded(field, replies, decoder)[1] == 0
+        answers, decoder = made_answers(field, integers, 2)
+        assert decoded(field, answers, decoder)[1] == 0
         places = random.Random(size).sample(range(len(integers)), len(beyond))
         places[-1] = len(integers) - 1
         for place, x in zip(places, beyond, strict=True):
             integers[place] = x
-        replies, decoder = answers(field, integers, 2)
-        values, alarm = decoded(field, replies, decoder)
+        answers, decoder = made_answers(field, integers, 2)
+        values, alarm = decoded(field, answers, decoder)
         assert alarm == len(set(places))
         kept = [i for i in range(len(integers)) if i not in places]
         assert_same_bits(values[kept], torch.tensor([float(integers[i]) for i in kept], dtype=torch.float64))
@@ -150,35 +150,35 @@ def test_every_altered_residue_is_noticed(field):
     rng = random.Random(3)
     bound = field.value_bound
     integers, places = [], []
-    for m in range(len(field.primes)):
+    for m in range(len(field.moduli)):
         for x in (0, bound, -bound, rng.randint(-bound, bound)):
             places.append((m, len(integers)))
             integers += [x, x]  # the second one stays as it is
-    replies, decoder = answers(field, integers, 2)
+    answers, decoder = made_answers(field, integers, 2)
     for m, place in places:
-        p = field.primes[m]
-        replies[m, 0, place] = symmetric(int(replies[m, 0, place]) + rng.randrange(1, p), p)
-    _, alarm = decoded(field, replies, decoder)
+        p = field.moduli[m]
+        answers[m, 0, place] = symmetric(int(answers[m, 0, place]) + rng.randrange(1, p), p)
+    _, alarm = decoded(field, answers, decoder)
     assert alarm == len(places)
     with pytest.raises(HeadroomAlarm, match=f"^{len(places)} of {len(integers)} "):
-        field.lift(field.matmul(decoder.unsqueeze(1), replies.to(torch.float64))[:, 0])
+        field.lift(field.matmul(decoder.unsqueeze(1), answers.to(torch.float64))[:, 0])
 
 
 @pytest.mark.parametrize("field", [NARROW[0], WIDE[0]], ids=name)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_there_are(field, sign):
     num_answers = 100
-    halves = torch.tensor([p // 2 for p in field.primes], dtype=torch.float64)
-    if field.primes[-1] >= 256:
+    halves = torch.tensor([p // 2 for p in field.moduli], dtype=torch.float64)
+    if field.moduli[-1] >= 256:
         halves += SLACK  # float64 residues may be a little loose
-    replies = (sign * halves).view(-1, 1, 1).repeat(1, num_answers, 20)
+    answers = (sign * halves).view(-1, 1, 1).repeat(1, num_answers, 20)
     decoder = halves.view(-1, 1).expand(-1, num_answers)
     sums = [sign * num_answers * int(h) ** 2 for h in halves]
     digits, radix, x = list(sums), 1, 0
-    for i, p in enumerate(field.primes):  # Garner, one number
+    for i, p in enumerate(field.moduli):  # Garner, one number
         d = symmetric((digits[i] - x) * pow(radix, -1, p), p)
         x, radix = x + d * radix, radix * p
-    values, alarm = decoded(field, replies.to(torch.int8 if field.primes[-1] < 256 else torch.float64), decoder)
+    values, alarm = decoded(field, answers.to(torch.int8 if field.moduli[-1] < 256 else torch.float64), decoder)
     if abs(x) <= field.value_bound:
         assert_same_bits(values, torch.full((20,), float(x), dtype=torch.float64))
     assert alarm == (0 if abs(x) <= field.value_bound else 20)
@@ -187,9 +187,9 @@ def test_the_largest_sums_there_are(field, sign):
 def test_rows_may_be_padded():
     field = NARROW[2]
     integers = hard_to_round(field.value_bound, 50)
-    replies, decoder = answers(field, integers, 3)
-    padded = torch.full((len(field.primes) + 2, 5, 64), 99, dtype=torch.int8)
-    padded[1:-1, 1:4, 7:57] = replies
+    answers, decoder = made_answers(field, integers, 3)
+    padded = torch.full((len(field.moduli) + 2, 5, 64), 99, dtype=torch.int8)
+    padded[1:-1, 1:4, 7:57] = answers
     values, alarm = decoded(field, padded[1:-1, 1:4, 7:57], decoder)
     assert alarm == 0
     assert values.tolist() == [float(x) for x in integers]
@@ -203,27 +203,27 @@ def test_no_coordinates():
 
 @pytest.mark.parametrize("field", FIELDS, ids=name)
 def test_tables_hold_radices_below_2_24(field):
-    tables = lift_tables(field.primes, field.num_value_moduli)
+    tables = lift_tables(field.moduli, field.num_value_moduli)
     assert math.prod(tables.radices) == field.modulus
     assert math.prod(tables.radices[: tables.num_value_radices]) == 2 * field.value_bound + 1
     assert max(tables.radices) < 2**24
-    assert len(tables.radices) <= len(field.primes) // (3 if len(field.primes) >= 30 else 1) + 1
+    assert len(tables.radices) <= len(field.moduli) // (3 if len(field.moduli) >= 30 else 1) + 1
 
 
 def test_what_cannot_be_exact_is_refused():
     narrow = lift_tables((101, 103, 107, 109), 3)
     wide = lift_tables(large_primes(4), 3)
-    replies = torch.zeros((4, 2, 5), dtype=torch.int8)
+    answers = torch.zeros((4, 2, 5), dtype=torch.int8)
     with pytest.raises(ValueError, match="do not fit 4 moduli"):
-        decode_lift(replies[:3], torch.ones(3, 2), narrow)
+        decode_lift(answers[:3], torch.ones(3, 2), narrow)
     with pytest.raises(ValueError, match="do not fit 4 moduli"):
-        decode_lift(replies, torch.ones(4, 3), narrow)
+        decode_lift(answers, torch.ones(4, 3), narrow)
     with pytest.raises(ValueError, match="int8 or float64"):
-        decode_lift(replies.to(torch.int32), torch.ones(4, 2), narrow)
+        decode_lift(answers.to(torch.int32), torch.ones(4, 2), narrow)
     with pytest.raises(ValueError, match="do not fit int8"):
-        decode_lift(replies, torch.ones(4, 2), wide)
+        decode_lift(answers, torch.ones(4, 2), wide)
     with pytest.raises(ValueError, match="contiguous"):
-        decode_lift(replies[:, :, ::2], torch.ones(4, 2), narrow)
+        decode_lift(answers[:, :, ::2], torch.ones(4, 2), narrow)
     with pytest.raises(ValueError, match="too many to add"):
         decode_lift(torch.zeros((4, 130, 1), dtype=torch.float64), torch.ones(4, 130), wide)
     with pytest.raises(ValueError, match="cannot hold the values"):
@@ -236,17 +236,17 @@ def test_what_cannot_be_exact_is_refused():
 @pytest.mark.parametrize("field", [NARROW[0], NARROW[1], WIDE[0]], ids=name)
 def test_many_coordinates_in_a_graph(field):
     integers = hard_to_round(field.value_bound, 5000)
-    replies, decoder = answers(field, integers, 9)
+    answers, decoder = made_answers(field, integers, 9)
     repeats = 40
-    tables = lift_tables(field.primes, field.num_value_moduli)
-    static, decoder = replies.repeat(1, 1, repeats).to(DEVICE), decoder.to(DEVICE)
+    tables = lift_tables(field.moduli, field.num_value_moduli)
+    static, decoder = answers.repeat(1, 1, repeats).to(DEVICE), decoder.to(DEVICE)
     decode_lift(static, decoder, tables)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         values, alarm = decode_lift(static, decoder, tables)
     expected = torch.tensor([float(x) for x in integers], dtype=torch.float64).repeat(repeats)
     for altered in (0, 0, 3, 0):
-        static.copy_(replies.repeat(1, 1, repeats))
+        static.copy_(answers.repeat(1, 1, repeats))
         static[0, 0, :altered] = (static[0, 0, :altered] == 0).to(static.dtype)
         graph.replay()
         assert int(alarm) == altered

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from dresfl.coding import CodeParameters
 from dresfl.coding.lagrange import lagrange_matrix
 from dresfl.errors import InfeasiblePlan
 from dresfl.field import SecretSeed
@@ -39,14 +40,14 @@ def test_degree_is_sufficient_and_tight(name, shards, colluders):
     network = Network(layers, shape, input_bits=2, weight_bits=4)
     assert network.gradient_degree == degree
     needed = degree * (shards + colluders - 1) + 1
-    session = Session(network, needed, shards, colluders, 2, (4,) * needed, seed=1)
+    session = Session(network, CodeParameters(needed, shards, colluders, 2), (4,) * needed, seed=1)
     assert session.recovery_threshold == needed
 
     rng = random.Random(name)
     weights = torch.tensor([rng.choice((-1, 1)) * rng.randint(1, 15) for _ in range(network.num_parameters)])
     rows = torch.tensor([rng.randint(1, 4) for _ in range(2 * shards * session.row_width)])
     rows = rows.view(2, shards, session.row_width)
-    keys = SecretSeed(bytes(range(32))).key().expand(2, 8)
+    keys = SecretSeed(bytes(range(32))).mask_key(b"").expand(2, 8)
     shares = encode_rows(session, keys, torch.arange(2), rows)
     size = network.input_size
     answers = network.gradient(session.field, weights, shares[..., :size], shares[..., size:])  # (M,N,P)
@@ -64,7 +65,7 @@ def test_degree_is_sufficient_and_tight(name, shards, colluders):
 
 def test_one_client_too_few_is_infeasible():
     network = mlp((3, 2, 2), input_bits=2, weight_bits=4)
-    Session(network, 9, 2, 1, 2, (4,) * 9, seed=1)
+    Session(network, CodeParameters(9, 2, 1, 2), (4,) * 9, seed=1)
     with pytest.raises(InfeasiblePlan, match="need 9 answers") as caught:
-        Session(network, 8, 2, 1, 2, (4,) * 8, seed=1)
+        Session(network, CodeParameters(8, 2, 1, 2), (4,) * 8, seed=1)
     assert caught.value.hint

@@ -1,5 +1,6 @@
 """What the server decodes is the gradient over the integers, bit for bit."""
 
+import math
 import random
 from fractions import Fraction
 
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.coding.lagrange import LagrangeCode
 from dresfl.errors import HeadroomAlarm
 from dresfl.field import SecretSeed, choose_moduli
@@ -63,7 +65,9 @@ def rounds(draw):
     bits = max(bits_of(network, width, batch * shards), network.needed_bits(batch * shards))
     limit = draw(st.sampled_from([256, 2**16, 2**22, 2**24] if bits < 200 else [2**16, 2**22, 2**24]))
     moduli = choose_moduli(bits, more_than=clients + shards + colluders, limit=limit)
-    session = Session(network, clients, shards, colluders, batch, (batch,) * clients, seed=0, moduli=moduli)
+    session = Session(
+        network, CodeParameters(clients, shards, colluders, batch), (batch,) * clients, seed=0, moduli=moduli
+    )
     return session, weights, rows, survivors
 
 
@@ -73,7 +77,7 @@ def bits_of(network, width, rows):
     for layer, place in zip(network.layers, network.places, strict=True):
         if isinstance(layer, Dense | Conv2d):
             fan_in = layer.fan(place.in_shape)[0]
-            slope = place.in_size * slope * width + value + 2**scale
+            slope = math.prod(place.in_shape) * slope * width + value + 2**scale
             value = fan_in * value * width + width * 2**scale
             scale += place.weight_bits
         elif isinstance(layer, SumPool):
@@ -100,7 +104,7 @@ def integers(network, weights, rows):
 
 def coded_sum(session, weights, rows, survivors):
     """Encode each row with fresh secrets, let the survivors compute, decode: residues (M,P)."""
-    keys = torch.stack([SecretSeed.fresh().key() for _ in range(rows.shape[0])])
+    keys = torch.stack([SecretSeed.fresh().mask_key(b"") for _ in range(rows.shape[0])])
     shares = encode_rows(session, keys, torch.arange(rows.shape[0]), rows, survivors)
     size = session.network.input_size
     answers = session.network.gradient(session.field, weights, shares[..., :size], shares[..., size:])
@@ -159,7 +163,7 @@ def test_the_papers_primes_give_the_same_integers_at_the_papers_scales():
     rng = random.Random(5)
     layers = (Conv2d(2, 2, 2), Square(), Flatten(), Dense(3), Square(), Dense(2))
     network = Network(layers, (5, 4, 1), input_bits=4, weight_bits=10)
-    session = Session(network, 18, 2, 1, 2, (2,) * 18, seed=0)
+    session = Session(network, CodeParameters(18, 2, 1, 2), (2,) * 18, seed=0)
     weights = torch.tensor([rng.randint(-400, 400) for _ in range(network.num_parameters)])
     rows = torch.tensor([rng.randint(0, 16) for _ in range(2 * 2 * 22)]).view(2, 2, 22)
     survivors = rng.sample(range(18), 17)

@@ -188,7 +188,7 @@ def test_longest_product_counts_rows_and_positions():
 # -- refusals --------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "at least one dense": ((Square(),), (3,)),
+    "at least one layer with weights": ((Square(),), (3,)),
     "end the model with flatten and dense": ((Conv2d(2, 2),), (3, 3, 1)),
     "put a flatten layer before it": ((Conv2d(2, 2), Dense(3)), (3, 3, 1)),
     "give the model an image input": ((Conv2d(2, 2), Flatten(), Dense(3)), (9,)),

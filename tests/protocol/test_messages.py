@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
 from dresfl.field import choose_moduli
 from dresfl.model import Dense, Network
@@ -17,8 +18,14 @@ NETWORK = Network((Dense(2),), (3,), 2, 4)
 
 def session_with(limit):
     clients = (4, 1, 3, 5)
-    needed = Session(NETWORK, 4, 1, 1, 2, clients, seed=3).needed_bits
-    return Session(NETWORK, 4, 1, 1, 2, clients, seed=3, moduli=choose_moduli(needed, more_than=6, limit=limit))
+    needed = Session(NETWORK, CodeParameters(4, batch_size=2), clients, seed=3).needed_bits
+    return Session(
+        NETWORK,
+        CodeParameters(4, batch_size=2),
+        clients,
+        seed=3,
+        moduli=choose_moduli(needed, more_than=6, limit=limit),
+    )
 
 
 # one, two and three bytes a residue
@@ -72,7 +79,7 @@ def test_decode_undoes_encode(drawn):
 def test_the_header_is_version_kind_session(drawn):
     session, message = drawn
     data = message.encode(session)
-    assert data[:2] == bytes([1, {Share: 1, Task: 2, Answer: 3}[type(message)]])
+    assert data[:2] == bytes([2, {Share: 1, Task: 2, Answer: 3}[type(message)]])
     assert data[2:18] == (session.sharing_id if isinstance(message, Share) else session.session_id)
 
 

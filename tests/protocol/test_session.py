@@ -1,4 +1,4 @@
-"""What all parties agree on: sharding, batches, fields, the session's fingerprint."""
+"""What all participants agree on: sharding, batches, fields, the session's fingerprint."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import DataError, FieldError, UsageError
 from dresfl.field import ByteField, Domain, PublicStream, ResidueField, choose_moduli
-from dresfl.model import Conv2d, Dense, Flatten, Network, Square, mlp
+from dresfl.model import Conv2d, Dense, Flatten, Network, Square, layer_kinds, mlp
 from dresfl.protocol import Session, choose_field, most_client_rows
 
 NETWORK = Network((Dense(2),), (3,), 2, 4)
@@ -19,7 +20,7 @@ NETWORK = Network((Dense(2),), (3,), 2, 4)
 def session_of(client_rows, num_shards=1, batch_size=4, seed=7, **more):
     clients = 2 * num_shards + 1  # degree 2, one colluder
     client_rows = tuple(client_rows) + (5,) * (clients - len(client_rows))
-    return Session(NETWORK, len(client_rows), num_shards, 1, batch_size, client_rows, seed, **more)
+    return Session(NETWORK, CodeParameters(len(client_rows), num_shards, 1, batch_size), client_rows, seed, **more)
 
 
 sizes = st.tuples(st.lists(st.integers(1, 13), min_size=1, max_size=4), st.integers(1, 5))
@@ -50,7 +51,7 @@ def test_every_original_row_enters_with_expectation_k_per_sweep(drawn):
     client_rows, num_shards = drawn
     session = session_of(client_rows, num_shards)
     total = sum(session.client_rows)
-    chosen = selected(replace(session, batch_size=total), 0.5)
+    chosen = selected(replace(session, parameters=replace(session.parameters, batch_size=total)), 0.5)
     entered = Counter()
     for dealer, row in chosen:
         entered.update((dealer, original) for original in session.shard_rows(dealer)[row].tolist())
@@ -129,15 +130,15 @@ def test_batches_come_from_their_own_stream():
 
 
 def test_session_id_depends_on_every_parameter():
-    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), 10, 1, 2, 4, (5,) * 10, seed=7)
+    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), CodeParameters(10, 1, 2, 4), (5,) * 10, seed=7)
     moduli = base.field.moduli
     network = base.network
     changed = [
         base,
-        replace(base, num_clients=11, client_rows=(5,) * 11),
-        replace(base, num_shards=2, max_colluders=1),
-        replace(base, max_colluders=1),
-        replace(base, batch_size=5, moduli=moduli),
+        replace(base, parameters=replace(base.parameters, num_clients=11), client_rows=(5,) * 11),
+        replace(base, parameters=replace(base.parameters, num_shards=2, max_colluders=1)),
+        replace(base, parameters=replace(base.parameters, max_colluders=1)),
+        replace(base, parameters=replace(base.parameters, batch_size=5), moduli=moduli),
         replace(base, client_rows=(6, 4, *(5,) * 8), moduli=moduli),
         replace(base, client_rows=(4, 6, *(5,) * 8), moduli=moduli),
         replace(base, seed=8),
@@ -157,15 +158,15 @@ def test_session_id_depends_on_every_parameter():
 
 
 def test_sharing_id_depends_on_what_decides_shares_and_on_nothing_else():
-    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), 10, 1, 2, 4, (5,) * 10, seed=7)
+    base = Session(mlp((3, 2, 2), input_bits=4, weight_bits=6), CodeParameters(10, 1, 2, 4), (5,) * 10, seed=7)
     moduli = base.field.moduli
     network = base.network
     base = replace(base, moduli=moduli)
     other_shares = [
         base,
-        replace(base, num_clients=11, client_rows=(5,) * 11),
-        replace(base, num_shards=2, max_colluders=1),
-        replace(base, max_colluders=1),
+        replace(base, parameters=replace(base.parameters, num_clients=11), client_rows=(5,) * 11),
+        replace(base, parameters=replace(base.parameters, num_shards=2, max_colluders=1)),
+        replace(base, parameters=replace(base.parameters, max_colluders=1)),
         replace(base, client_rows=(6, 4, *(5,) * 8)),
         replace(base, client_rows=(4, 6, *(5,) * 8)),
         replace(base, moduli=choose_moduli(base.needed_bits + 24, more_than=13)),
@@ -181,7 +182,7 @@ def test_sharing_id_depends_on_what_decides_shares_and_on_nothing_else():
     assert len({session.session_id for session in other_shares}) == len(ids)
     same_shares = [
         replace(base, seed=8),
-        replace(base, batch_size=5),
+        replace(base, parameters=replace(base.parameters, batch_size=5)),
         replace(base, run_nonce=b"1"),
         replace(base, network=replace(network, weight_bits=5)),
         replace(base, network=replace(network, layers=(Dense(4), Square(), Dense(2)))),
@@ -194,6 +195,18 @@ def test_session_id_is_the_same_for_equal_parameters():
     assert session_of((3,)).session_id == session_of((3,)).session_id
     chosen = session_of((3,)).field.moduli
     assert session_of((3,), moduli=chosen).session_id == session_of((3,)).session_id
+
+
+def test_a_layers_class_may_be_renamed():
+    """Digests hold a layer's kind, not the name of its class."""
+    before, names = session_of((3,)).session_id, {layer: layer.__name__ for layer in layer_kinds().values()}
+    try:
+        for layer, name in names.items():
+            layer.__name__ = layer.__qualname__ = f"Renamed{name}"
+        assert session_of((3,)).session_id == before
+    finally:
+        for layer, name in names.items():
+            layer.__name__ = layer.__qualname__ = name
 
 
 # -- checks ----------------------------------------------------------------------------------------------------
@@ -213,12 +226,9 @@ def test_chosen_moduli_hold_the_needed_bits_above_all_points():
     [
         ({"client_rows": (5, 0, 5)}, DataError, "client 1 has no rows"),
         ({"client_rows": (5, 5)}, UsageError, "3 clients, but row counts of 2"),
-        ({"batch_size": 0}, UsageError, "batch_size must be at least 1"),
         ({"seed": -1}, UsageError, "seed must lie in"),
         ({"seed": 2**63}, UsageError, "seed must lie in"),
-        ({"num_shards": 0}, UsageError, "num_shards must be at least 1"),
-        ({"max_colluders": -1}, UsageError, "max_colluders must not be negative"),
-        ({"num_clients": 2, "client_rows": (5, 5)}, UsageError, "2 clients cannot decode"),
+        ({"parameters": CodeParameters(2), "client_rows": (5, 5)}, UsageError, "2 clients cannot decode"),
         ({"moduli": (16777183,)}, UsageError, "the moduli hold too little"),
         ({"moduli": (101, 103, 107)}, UsageError, "the moduli hold too little"),
         ({"moduli": (3, 16777183, 16777199, 16777213)}, UsageError, "no room for 5 distinct points"),
@@ -239,7 +249,7 @@ def test_impossible_sessions_are_refused(changes, error, words):
 def field_kind(monkeypatch, *, fused=True, clients=20, sizes=(1100, 1000, 10), weight_bits=10):
     monkeypatch.setattr("dresfl.protocol.session.fused_kernels", lambda device: fused)
     network = mlp(sizes, input_bits=4, weight_bits=weight_bits)
-    return choose_field(network, clients, 1, 1, 64)
+    return choose_field(network, CodeParameters(clients))
 
 
 def test_large_layers_take_bytes_where_int8_kernels_run(monkeypatch):
@@ -272,21 +282,21 @@ def test_the_moduli_do_not_depend_on_the_device(monkeypatch):
 def test_long_sums_take_large_primes(monkeypatch):
     layers = (Conv2d(16, 5), Square(), Flatten(), Dense(128), Square(), Dense(10))
     monkeypatch.setattr("dresfl.protocol.session.fused_kernels", lambda device: True)
-    field = choose_field(Network(layers, (28, 28, 1), 4, 10), 20, 1, 1, 64)
+    field = choose_field(Network(layers, (28, 28, 1), 4, 10), CodeParameters(20))
     assert isinstance(field, ResidueField)
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 2**40])
 def test_as_many_rows_as_a_client_may_have(batch_size: int):
     """If each has so many, they fit; with one more each, they do not."""
-    most = most_client_rows(3, batch_size)
+    most = most_client_rows(CodeParameters(3, batch_size=batch_size))
     assert 3 * most < 2**31
     assert batch_size * 3 * most < 2**62
     assert 3 * (most + 1) >= 2**31 or batch_size * 3 * (most + 1) >= 2**62
 
 
 def test_a_session_of_as_many_rows_as_clients_may_have():
-    network, most = Network((Dense(2),), (3,), input_bits=4, weight_bits=10), most_client_rows(3, 64)
-    assert Session(network, 3, 1, 1, 64, (most,) * 3, seed=0).client_rows == (most,) * 3
+    network, most = Network((Dense(2),), (3,), input_bits=4, weight_bits=10), most_client_rows(CodeParameters(3))
+    assert Session(network, CodeParameters(3), (most,) * 3, seed=0).client_rows == (most,) * 3
     with pytest.raises(UsageError, match="rows are not supported"):
-        Session(network, 3, 1, 1, 64, (most + 1,) * 3, seed=0)
+        Session(network, CodeParameters(3), (most + 1,) * 3, seed=0)

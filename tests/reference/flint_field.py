@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.field import Field
+from dresfl.field import ModularArithmetic, PublicMatrix
 
 Array = np.ndarray[Any, np.dtype[np.object_]]
 
@@ -27,7 +27,7 @@ def _array(integers: Sequence[int], shape: Sequence[int]) -> Array:
 
 @final
 @dataclass(frozen=True)
-class FlintField(Field):
+class FlintField(ModularArithmetic[Array]):
     """Z/pZ, one channel: the paper's 2^200 − 75 and 2^440 − 33, or any smaller prime.
 
     >>> import torch
@@ -71,14 +71,12 @@ class FlintField(Field):
         count = int(np.prod(shape, dtype=int))
         return _array([rng.randrange(self.prime) for _ in range(count)], (1, *shape))
 
-    def public(self, integers: Tensor) -> Array:
-        return self.embed(integers)[0]
+    def public(self, integers: Tensor) -> PublicMatrix[Array]:
+        return PublicMatrix(self.embed(integers)[0])
 
-    def transposed(self, public: Array) -> Array:
-        return public.T
-
-    def matmul_public(self, left: Array, right: Array) -> Array:
-        return self._product(left.reshape(-1, left.shape[-1]), right).reshape(*left.shape[:-1], right.shape[1])
+    def matmul_public(self, left: Array, right: PublicMatrix[Array]) -> Array:
+        product = self._product(left.reshape(-1, left.shape[-1]), right.values)
+        return product.reshape(*left.shape[:-1], right.values.shape[1])
 
     def matmul(self, left: Array, right: Array) -> Array:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])

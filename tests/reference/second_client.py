@@ -7,6 +7,7 @@ import asyncio
 import hmac
 import json
 import math
+import re
 import secrets
 import zlib
 from pathlib import Path
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from .spec import (
+    SPEC,
     derived,
     drawn,
     hidden_rows,
@@ -30,9 +32,13 @@ from .spec import (
     sha256,
     sharing_text,
     table,
+    weights_sha256,
 )
 
-KINDS = {int(dict(table(name))["kind"].split("=")[1]): name for name in ("Begin", "Weights", "Delta", "Done", "Wait")}
+FROM_COORDINATOR = ("Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done")
+KINDS = {int(dict(table(name))["kind"].split("=")[1]): name for name in FROM_COORDINATOR}
+
+PATH = re.findall(r"bidirectional stream, `(/[\w./]+)`", SPEC)[0]
 
 
 class SecondClient:
@@ -58,44 +64,48 @@ class SecondClient:
         """Take part from Hello to Done; the final weights."""
         options = [("grpc.ssl_target_name_override", self.server_name), ("grpc.max_receive_message_length", 2**23)]
         async with grpc.aio.secure_channel(target, credentials, options) as channel:
-            self._channel = channel
-            call = channel.stream_stream("/dresfl.Hub/Session")()
+            self._call = channel.stream_stream(PATH)()
             challenge = secrets.token_bytes(16)
             contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16)
-            hello = {"agreement": sha256(self._text.encode()), "rows": len(self._rows), "contribution": contribution}
-            await call.write(pack("Hello", **hello, held_nonce=bytes(32), challenge=challenge))
-            while (frame := await call.read())[0] != 16:
-                assert KINDS[frame[0]] == "Wait"
-            self._accept(frame, challenge, contribution)
-            dealing = asyncio.create_task(self._deal())
-            await self._collect()
-            await call.write(pack("Ready", sharing_id=self._sharing_id))
-            try:
-                return await self._answer(call)
-            finally:
-                dealing.cancel()
+            hello = {"rows": len(self._rows), "contribution": contribution, "held_nonce": bytes(32)}
+            await self._send("Hello", **hello, challenge=challenge, agreement=self._text.encode())
+            kind, data = await self._next()
+            while kind == "Wait":
+                kind, data = await self._next()
+            assert kind == "Begin"
+            self._accept(data, challenge, contribution)
+            await self._report()
+            return await self._serve()
 
-    def _accept(self, frame: bytes, challenge: bytes, contribution: bytes) -> None:
-        begin, agreement = read("Begin", frame), self._agreement
+    async def _send(self, name: str, **fields: Any) -> None:
+        await self._call.write(pack(name, **fields))
+
+    async def _next(self) -> tuple[str, bytes]:
+        data = await self._call.read()
+        assert data is not grpc.aio.EOF, "the coordinator closed the stream"
+        return KINDS[data[0]], data
+
+    def _accept(self, data: bytes, challenge: bytes, contribution: bytes) -> None:
+        begin, agreement = read("Begin", data), self._agreement
         roster = bytes.fromhex(agreement["roster"])
         number = self.index.to_bytes(2, "little")
         signed = joined(
             "signed",
             {
                 "challenge of the Hello": challenge,
-                "number of the site u16": number,
+                "number of the client u16": number,
                 "roster digest": roster,
-                "all that follows the signature": frame[65:],
+                "all that follows the signature": data[65:],
             },
         )
         terms = {"length of purpose u8": b"\x05", "purpose": b"begin", "message": signed}
         key = Ed25519PublicKey.from_public_bytes(read("member", self._server)["signing_key"])
         key.verify(begin["signature"], joined("signature(purpose, message)", terms))
-        parts = [part for _, part in begin["sites"]]
+        parts = [part for _, part in begin["clients"]]
         assert parts[self.index] == contribution
         fresh = {"own bytes": begin["own_bytes"], "contribution 0": parts[0], "contribution 1": parts[1]}
         assert begin["nonce"] == sha256(joined("sharing nonce", {**fresh, "…": b"".join(parts[2:])}))
-        self._client_rows = [rows for rows, _ in begin["sites"]]
+        self._client_rows = [rows for rows, _ in begin["clients"]]
         _, self._moduli, self._parameters = derived(agreement)
         text = sharing_text(agreement, self._client_rows, list(self._moduli), begin["nonce"].hex())
         digest = sha256(text.encode())
@@ -157,16 +167,17 @@ class SecondClient:
             x.to_bytes(self._bytes, "little") for m in range(len(self._moduli)) for row in coded for x in row[m]
         )
         place = {"dealer": self.index, "receiver": receiver, "first_row": rows.start, "rows": len(rows)}
-        header = b"".join(
-            value.to_bytes(int(kind[1:].split()[0]) // 8, "little") if isinstance(value, int) else value
-            for field, kind in table("Share")[:-1]
-            for value in [int(kind.split("=")[1]) if "=" in kind else {**place, "sharing_id": self._sharing_id}[field]]
-        )
+        header = self._head("Share", sharing_id=self._sharing_id, **place)
         fresh, theirs = X25519PrivateKey.generate(), _sealing_key(self._members[receiver])
         context, public = self._context(self.index, receiver, number), fresh.public_key().public_bytes_raw()
         key = self._key((fresh.exchange(theirs), self._sealing.exchange(theirs)), public, self.index, receiver, context)
         ciphertext = ChaCha20Poly1305(key).encrypt(bytes(12), header + packed, context)
         return pack("envelope", ephemeral=public, ciphertext=ciphertext)
+
+    @staticmethod
+    def _head(name: str, **fields: Any) -> bytes:
+        """The fields of a table before its residues."""
+        return pack(name, residues=b"", **fields)
 
     def _keep(self, dealer: int, number: int, sealed: bytes) -> None:
         found, context = read("envelope", sealed), self._context(dealer, self.index, number)
@@ -182,59 +193,58 @@ class SecondClient:
             place = slice(i * self._width, (i + 1) * self._width)
             self._shares[dealer, row] = [channel[place] for channel in share["residues"]]
 
-    async def _deal(self) -> None:
-        call = self._channel.stream_stream("/dresfl.Hub/Deal")()
-        await call.write(pack("Open", sharing_id=self._sharing_id))
-        while (frame := await call.read()) is not grpc.aio.EOF:
-            request = read("Request", frame)
-            place = {"peer": request["peer"], "slice": request["slice"]}
-            await call.write(pack("Slice", **place, sealed=self._sealed(place["peer"], place["slice"])))
-
-    async def _collect(self) -> None:
+    async def _report(self) -> None:
+        """Say which slices are held: of the own ones all, of the others none."""
         for row in range(self._coded[self.index]):
             self._shares[self.index, row] = self._coded_row(row, self.index)
-        call = self._channel.stream_stream("/dresfl.Hub/Collect")()
-        await call.write(pack("Open", sharing_id=self._sharing_id))
         for dealer in range(len(self._coded)):
             count = self._slices(dealer) if dealer == self.index else 0
-            held = (2**count - 1).to_bytes(-(-count // 8), "little")
-            await call.write(pack("Holding", peer=dealer, held=held))
-        while len(self._shares) < sum(self._coded):
-            got = read("Slice", await call.read())
-            self._keep(got["peer"], got["slice"], got["sealed"])
-            await call.write(pack("Ack", peer=got["peer"], slice=got["slice"]))
-        await call.done_writing()
+            await self._send("Holding", dealer=dealer, held=(2**count - 1).to_bytes(-(-count // 8), "little"))
 
-    # -- rounds ----------------------------------------------------------------------------------------------
+    # -- from the terms to the end ---------------------------------------------------------------------------
 
-    async def _answer(self, call: Any) -> list[int]:
+    async def _serve(self) -> list[int]:
+        """Deal, collect and answer, as the coordinator's messages come, until the final weights are there."""
         weights: list[int] = []
         last = -1
         while True:
-            data = await call.read()
-            kind = KINDS[data[0]]
-            frame = read(kind, data)
+            kind, data = await self._next()
+            message = read(kind, data)
+            if kind == "Request":
+                place = {"receiver": message["receiver"], "slice": message["slice"]}
+                await self._send("Slice", **place, sealed=self._sealed(place["receiver"], place["slice"]))
+                continue
+            if kind == "Relayed":
+                self._keep(message["dealer"], message["slice"], message["sealed"])
+                await self._send("Ack", dealer=message["dealer"], slice=message["slice"])
+                if len(self._shares) == sum(self._coded):
+                    await self._send("Ready", sharing_id=self._sharing_id)
+                continue
             if kind == "Delta":
-                assert frame["base_round"] == last
-                raw, width = zlib.decompress(frame["packed"]), frame["width"]
-                cut = [raw[i : i + width] for i in range(0, len(raw), width)]
-                moves = [int.from_bytes(move, "little", signed=True) for move in cut]
-                weights = [w + move for w, move in zip(weights, moves, strict=True)]
-                assert sha256(*(w.to_bytes(4, "little", signed=True) for w in weights)) == frame["weights_sha256"]
-                last = frame["round"]
+                assert message["base_round"] == last
+                weights, last = self._moved(weights, message), message["round"]
             else:
-                task = read("Task", frame["task"], **self._sizes)
+                task = read("Task", message["task"], **self._sizes)
                 assert task["session_id"] == self._session_id
                 weights, last = [w for (w,) in task["weights"]], task["round"]
             if kind == "Done":
-                await call.write(pack("Reply", round=last, answer=b""))
-                assert await call.read() is grpc.aio.EOF
+                assert last == self._agreement["rounds"]
+                await self._send("Informed", rounds=last)
+                assert await self._call.read() is grpc.aio.EOF
                 return weights
             packed = await asyncio.to_thread(self._gradient, weights, last)
-            head = bytes([1, 3]) + self._session_id + last.to_bytes(4, "little") + self.index.to_bytes(2, "little")
-            assert read("Answer", head + packed, **self._sizes)["client"] == self.index
-            await call.write(pack("Reply", round=last, answer=head + packed))
+            answer = self._head("Answer", session_id=self._session_id, round=last, client=self.index) + packed
+            assert read("Answer", answer, **self._sizes)["client"] == self.index
+            await self._send("Answered", round=last, answer=answer)
             self.answered += 1
+
+    def _moved(self, weights: list[int], delta: dict[str, Any]) -> list[int]:
+        """The weights that a Delta leads to."""
+        raw, width = zlib.decompress(delta["packed"]), delta["width"]
+        moves = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
+        moved = [weight + move for weight, move in zip(weights, moves, strict=True)]
+        assert weights_sha256(moved) == delta["weights_sha256"]
+        return moved
 
     def _gradient(self, weights: list[int], number: int) -> bytes:
         agreement = self._agreement

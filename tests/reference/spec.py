@@ -32,6 +32,20 @@ def table(name: str) -> tuple[tuple[str, str], ...]:
     return tuple((cells[1].strip(), cells[2].strip()) for cells in rows)
 
 
+def longest(kind: str) -> int | None:
+    """The most bytes that a field at the end of a message may have, if its type says so."""
+    if kind == "text":
+        stated = re.search(r"^\| `text` \| .* at most (\d+) bytes", SPEC, re.M)
+        assert stated, "SPEC.md does not limit texts"
+        return int(stated[1])
+    found = re.fullmatch(r"at most (\d+) bytes", kind)
+    return int(found[1]) if found else None
+
+
+def is_rest(kind: str) -> bool:
+    return kind == "rest" or longest(kind) is not None
+
+
 class Reader:
     """Takes fields off the front."""
 
@@ -50,7 +64,7 @@ class Reader:
             if found[4] and number != int(found[4]):
                 raise Invalid(f"{number} instead of {found[4]}")
             return number
-        if found := re.fullmatch(r"(\w+) bytes", kind):
+        if (found := re.fullmatch(r"(\w+) bytes", kind)) and not is_rest(kind):
             return self.bytes(self.values[found[1]] if not found[1].isdigit() else int(found[1]))
         if found := re.fullmatch(r"(\w+) x \((.*)\)", kind):
             fields = [field.strip().split(" ", 1)[1] for field in found[2].split(",")]
@@ -58,9 +72,9 @@ class Reader:
         if found := re.fullmatch(r"residues \((.*)\)", kind):
             _, *axes = (self.values[axis.strip()] for axis in found[1].split(","))
             return self.residues(math.prod(axes))
-        if kind == "text" and len(self.data) > 1000:
-            raise Invalid("a text too long")
-        assert kind in ("text", "rest"), f"SPEC.md does not explain the type {kind!r}"
+        if (most := longest(kind)) is not None and len(self.data) > most:
+            raise Invalid(f"more than {most} bytes")
+        assert is_rest(kind), f"SPEC.md does not explain the type {kind!r}"
         return self.bytes(len(self.data))
 
     def residues(self, count: int) -> list[list[int]]:
@@ -73,7 +87,7 @@ class Reader:
 
 
 def read(name: str, data: bytes, /, **sizes: Any) -> dict[str, Any]:
-    """Decode a message, frame or envelope as its table says; nothing may be left."""
+    """Decode a message or an envelope as its table says; nothing may be left."""
     reader = Reader(data, sizes)
     for field, kind in table(name):
         reader.values[field] = reader.value(kind)
@@ -91,7 +105,7 @@ def pack(name: str, /, **fields: Any) -> bytes:
         value = int(fixed) if fixed else fields.pop(field)
         if isinstance(value, bytes):
             count = kind.removesuffix(" bytes")
-            right = kind in ("rest", "text") or count == "length" or len(value) == int(count)
+            right = is_rest(kind) or kind.startswith("residues") or count == "length" or len(value) == int(count)
             assert right, f"SPEC.md has {kind} for {name}.{field}"
         out += value if isinstance(value, bytes) else struct.pack("<" + forms[plain], value)
     assert not fields, f"SPEC.md has no {list(fields)} in {name}"
@@ -133,8 +147,6 @@ def digits(digest: bytes) -> str:
 
 # -- sections 4 to 6 -------------------------------------------------------------------------------------------
 
-CLASSES = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", SPEC, re.M))
-
 
 def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], nonce: str) -> str:
     shape, classes = agreement["input_shape"], agreement["layers"][-1]["units"]
@@ -144,14 +156,10 @@ def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], 
 
 
 def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
-    layers = [
-        [CLASSES[layer["kind"]], {key: value for key, value in layer.items() if key != "kind"}]
-        for layer in agreement["layers"]
-    ]
     return json.dumps(
         {
             "sharing": sharing,
-            "layers": layers,
+            "layers": agreement["layers"],
             "network": [agreement["input_shape"], agreement["weight_bits"]],
             "batch_size": agreement["batch_size"],
             "seed": agreement["seed"],
@@ -270,6 +278,15 @@ def drawn(rows: list[int], batch: int, shards: int, seed: int, number: int) -> l
         w = rows[dealer] // shards
         out.append([dealer, v // shards if v < w * shards else v - w * (shards - 1)])
     return out
+
+
+def weights_sha256(weights: list[int]) -> bytes:
+    """Section 7's one hash of weights."""
+    line = re.search(
+        r"^    weights_sha256 = SHA-256\(the P weights, each as a signed integer of (\d+) bits\)$", SPEC, re.M
+    )
+    assert line, "SPEC.md does not define weights_sha256"
+    return sha256(*(weight.to_bytes(int(line[1]) // 8, "little", signed=True) for weight in weights))
 
 
 def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:

@@ -27,18 +27,18 @@ def authority(name: str = "consortium-ca") -> CertificateAuthority:
 
 
 @cache
-def party(name: str) -> Identity:
+def participant(name: str) -> Identity:
     return Identity.create(name)
 
 
 def signed(name: str, server: tuple[str, ...] = (), by: str = "consortium-ca") -> bytes:
-    return authority(by).sign(certificate_request(party(name)), server=server)
+    return authority(by).sign(certificate_request(participant(name)), server=server)
 
 
 def test_a_certificate_is_for_its_member():
     certificate = signed("hospital-1")
-    check_certificate(certificate, party("hospital-1").member)
-    assert certificate_spki_sha256(certificate) == party("hospital-1").member.spki_sha256
+    check_certificate(certificate, participant("hospital-1").member)
+    assert certificate_spki_sha256(certificate) == participant("hospital-1").member.spki_sha256
 
 
 def test_a_renewed_certificate_needs_no_new_card():
@@ -51,7 +51,7 @@ def test_listed_name_with_a_wrong_key_is_refused():
     impostor = Identity.create("hospital-1")
     certificate = authority().sign(certificate_request(impostor))
     with pytest.raises(IdentityError, match="not the one listed for hospital-1"):
-        check_certificate(certificate, party("hospital-1").member)
+        check_certificate(certificate, participant("hospital-1").member)
 
 
 def foreign(key: ec.EllipticCurvePrivateKey, name: str, alternative: list[x509.GeneralName]) -> bytes:
@@ -73,7 +73,7 @@ def foreign(key: ec.EllipticCurvePrivateKey, name: str, alternative: list[x509.G
 
 
 def test_certificates_of_another_authority_need_the_name_somewhere():
-    identity, now = party("hospital-1"), datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)
+    identity, now = participant("hospital-1"), datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)
     check_certificate(foreign(identity.tls_key, "hospital-1", []), identity.member, now)
     check_certificate(foreign(identity.tls_key, "Some Ward", [x509.DNSName("hospital-1")]), identity.member, now)
     for certificate in (
@@ -87,7 +87,7 @@ def test_certificates_of_another_authority_need_the_name_somewhere():
 @pytest.mark.parametrize(("days", "ok"), [(-1, False), (0, True), (364, True), (366, False)])
 def test_expired_and_early_certificates_are_refused(days: int, ok: bool):
     now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    certificate, member = signed("hospital-1"), party("hospital-1").member
+    certificate, member = signed("hospital-1"), participant("hospital-1").member
     if ok:
         check_certificate(certificate, member, now)
         return
@@ -101,7 +101,7 @@ def test_what_is_not_a_certificate_is_refused(junk: bytes):
     with pytest.raises(IdentityError):
         certificate_spki_sha256(junk)
     with pytest.raises(IdentityError):
-        check_certificate(junk, party("hospital-1").member)
+        check_certificate(junk, participant("hospital-1").member)
     with pytest.raises(IdentityError):
         authority().sign(junk)
 
@@ -110,7 +110,7 @@ def test_what_is_not_a_certificate_is_refused(junk: bytes):
 
 
 def test_an_authority_grants_the_key_and_the_name_and_nothing_more():
-    asked = certificate_request(party("hospital-1"), ["hub.example", "192.0.2.1"])
+    asked = certificate_request(participant("hospital-1"), ["hub.example", "192.0.2.1"])
     certificate = x509.load_pem_x509_certificate(authority().sign(asked))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["hospital-1"]
@@ -128,7 +128,7 @@ def test_odd_requests_are_refused():
     key = ec.generate_private_key(ec.SECP256R1())
     authority().sign(request("a", key))
     for name in ("A", "*.example", "a b"):
-        with pytest.raises(IdentityError, match="cannot be a party's name"):
+        with pytest.raises(IdentityError, match="cannot be a participant's name"):
             authority().sign(request(name, key))
     with pytest.raises(IdentityError, match="not one of dresfl's"):
         authority().sign(request("a", rsa.generate_private_key(65537, 2048)))
@@ -136,7 +136,9 @@ def test_odd_requests_are_refused():
 
 def test_an_altered_request_is_refused():
     der = bytearray(
-        x509.load_pem_x509_csr(request("abc", party("hospital-1").tls_key)).public_bytes(serialization.Encoding.DER)
+        x509.load_pem_x509_csr(request("abc", participant("hospital-1").tls_key)).public_bytes(
+            serialization.Encoding.DER
+        )
     )
     place = bytes(der).index(b"abc")
     der[place] = ord("b")
@@ -148,7 +150,7 @@ def test_an_altered_request_is_refused():
 @pytest.mark.parametrize("days", [0, -5, 10**6])
 def test_impossible_lifetimes_are_refused(days: int):
     with pytest.raises(UsageError, match="days"):
-        authority().sign(certificate_request(party("hospital-1")), days=days)
+        authority().sign(certificate_request(participant("hospital-1")), days=days)
 
 
 def test_an_authority_is_kept_and_not_written_over(tmp_path: Path):
@@ -182,7 +184,7 @@ def context(
     made.verify_mode = ssl.CERT_REQUIRED
     made.verify_flags |= ssl.VERIFY_X509_STRICT
     (folder / f"{name}.pem").write_bytes(certificate)
-    (folder / f"{name}.key").write_bytes(party(name).tls_key_pem())
+    (folder / f"{name}.key").write_bytes(participant(name).tls_key_pem())
     made.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
     made.load_verify_locations(cadata=authority(trusts).certificate_pem().decode())
     return made
@@ -210,7 +212,7 @@ def shake(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> bytes:
 def test_parties_meet_over_mutual_tls(tmp_path: Path, host: str):
     server = context(tmp_path, "hub", signed("hub", ("localhost", "127.0.0.1")), server=True)
     client = context(tmp_path, "hospital-1", signed("hospital-1"), server=False)
-    check_certificate(shake(client, server, host), party("hospital-1").member)
+    check_certificate(shake(client, server, host), participant("hospital-1").member)
 
 
 def test_tls_refuses_strangers(tmp_path: Path):

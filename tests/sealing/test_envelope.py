@@ -24,23 +24,23 @@ TEXT = b"a share of somebody's rows" * 3
 
 
 @cache
-def party(name: str) -> Identity:
+def participant(name: str) -> Identity:
     return Identity.create(name)
 
 
 @cache
 def envelope() -> bytes:
-    return seal(party("sender"), party("receiver").member, HERE, TEXT)
+    return seal(participant("sender"), participant("receiver").member, HERE, TEXT)
 
 
 def opened(sealed: bytes, context: SealContext = HERE, receiver: str = "receiver", sender: str = "sender") -> bytes:
-    return open_sealed(party(receiver), party(sender).member, context, sealed)
+    return open_sealed(participant(receiver), participant(sender).member, context, sealed)
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.integers(1, 2**32 - 1))
 def test_what_is_sealed_opens(text: bytes, dealer: int, receiver: int, slices: int):
     context = SealContext(bytes(16), dealer, receiver, slices - 1, slices)
-    sealed = seal(party("sender"), party("receiver").member, context, text)
+    sealed = seal(participant("sender"), participant("receiver").member, context, text)
     assert len(sealed) == len(text) + OVERHEAD
     assert opened(sealed, context) == text
 
@@ -107,7 +107,7 @@ def test_only_the_receiver_opens():
 
 def test_only_the_sender_can_have_sealed():
     """The relay knows every public key and its own secret ones: what it seals does not pass for another's."""
-    forged = seal(party("relay"), party("receiver").member, HERE, TEXT)
+    forged = seal(participant("relay"), participant("receiver").member, HERE, TEXT)
     assert opened(forged, sender="relay") == TEXT
     with pytest.raises(SealError):
         opened(forged)
@@ -117,19 +117,19 @@ def test_only_the_sender_can_have_sealed():
 
 def test_an_envelope_sent_back_to_its_sender_does_not_open():
     with pytest.raises(SealError):
-        open_sealed(party("sender"), party("receiver").member, HERE, envelope())
+        open_sealed(participant("sender"), participant("receiver").member, HERE, envelope())
 
 
 def test_limit_n9_what_stolen_keys_do():
     """With r the secret of any sender's envelope to R can be computed; with s alone that of no envelope."""
-    thief = party("receiver")  # has r, not the sender's s
-    ephemeral, member = X25519PrivateKey.generate(), party("sender").member
+    thief = participant("receiver")  # has r, not the sender's s
+    ephemeral, member = X25519PrivateKey.generate(), participant("sender").member
     public = ephemeral.public_key().public_bytes_raw()
     secret = thief.exchange(public) + thief.exchange(member.sealing_key)
     key = envelope_key(secret, public, member, thief.member, HERE)
     forged = b"\x01" + public + ChaCha20Poly1305(key).encrypt(bytes(12), b"not from the sender", HERE.encode())
     assert opened(forged) == b"not from the sender"
-    thief, member = party("sender"), party("receiver").member  # has s, not r; e is gone
+    thief, member = participant("sender"), participant("receiver").member  # has s, not r; e is gone
     for guess in (thief.exchange(member.sealing_key), thief.exchange(envelope()[1:33])):
         key = envelope_key(guess + thief.exchange(member.sealing_key), envelope()[1:33], thief.member, member, HERE)
         with pytest.raises(InvalidTag):
@@ -137,15 +137,15 @@ def test_limit_n9_what_stolen_keys_do():
 
 
 @pytest.mark.parametrize("field", ["name", "signing_key", "spki_sha256"])
-def test_the_same_sealing_key_under_another_name_or_with_other_keys_is_another_party(field: str):
-    twin = party("twin").member
-    sender = dataclasses.replace(party("sender").member, **{field: getattr(twin, field)})
+def test_the_same_sealing_key_under_another_name_or_with_other_keys_is_another_participant(field: str):
+    twin = participant("twin").member
+    sender = dataclasses.replace(participant("sender").member, **{field: getattr(twin, field)})
     with pytest.raises(SealError):
-        open_sealed(party("receiver"), sender, HERE, envelope())
+        open_sealed(participant("receiver"), sender, HERE, envelope())
 
 
 def test_two_envelopes_of_the_same_text_have_nothing_in_common():
-    first, second = (seal(party("sender"), party("receiver").member, HERE, bytes(64)) for _ in range(2))
+    first, second = (seal(participant("sender"), participant("receiver").member, HERE, bytes(64)) for _ in range(2))
     assert first[1:33] != second[1:33]
     assert first[33:] != second[33:]
     assert TEXT not in envelope()
@@ -168,13 +168,13 @@ LOW_ORDER = [
 def test_points_of_low_order_are_refused_everywhere(point: bytes):
     with pytest.raises(SealError):
         opened(b"\x01" + point + envelope()[33:])
-    member = party("sender").member
+    member = participant("sender").member
     with pytest.raises(DresError, match="not a sound X25519 key"):
         dataclasses.replace(member, sealing_key=point)
 
 
 def test_a_second_spelling_of_a_key_is_refused():
-    member = party("sender").member
+    member = participant("sender").member
     twin = member.sealing_key[:31] + bytes([member.sealing_key[31] | 128])
     with pytest.raises(DresError, match="not a sound X25519 key"):
         dataclasses.replace(member, sealing_key=twin)
@@ -238,16 +238,16 @@ COMMITTED = Path(__file__).parents[1] / "vectors" / "round.json"
 def test_the_committed_vectors_follow_from_the_standards():
     """Every number of the file from its secrets, by the reference; the library made them."""
     file = json.loads(COMMITTED.read_text())["sealing"]
-    parties = {entry["name"]: entry for entry in file["parties"]}
+    participants = {entry["name"]: entry for entry in file["participants"]}
     base = (9).to_bytes(32, "little")
-    for name, entry in parties.items():
+    for name, entry in participants.items():
         assert reference.x25519(bytes.fromhex(entry["sealing_secret"]), base).hex() == entry["sealing_key"]
         keys = (bytes.fromhex(entry[key]) for key in ("sealing_key", "signing_key", "tls_spki_sha256"))
         public = reference.member_bytes(name, *keys)
         assert public.hex() == entry["public_bytes"]
         assert reference.member_fingerprint(public) == entry["fingerprint"]
     for entry in file["envelopes"]:
-        sender, receiver = parties[entry["sender"]], parties[entry["receiver"]]
+        sender, receiver = participants[entry["sender"]], participants[entry["receiver"]]
         context = bytes.fromhex(entry["sharing_id"])
         context += entry["dealer"].to_bytes(2, "little") + entry["receiver_number"].to_bytes(2, "little")
         context += entry["slice_number"].to_bytes(4, "little") + entry["num_slices"].to_bytes(4, "little")
@@ -266,17 +266,17 @@ def test_the_committed_vectors_follow_from_the_standards():
 
 def test_the_committed_vectors_open_or_do_not():
     file = json.loads(COMMITTED.read_text())["sealing"]
-    parties = {entry["name"]: entry for entry in file["parties"]}
+    participants = {entry["name"]: entry for entry in file["participants"]}
 
     def member(name: str) -> Member:
-        entry = parties[name]
+        entry = participants[name]
         keys = (bytes.fromhex(entry[key]) for key in ("sealing_key", "signing_key", "tls_spki_sha256"))
         return Member(name, *keys)
 
     def attempt(entry: dict[str, str]) -> bytes:
         context = bytes.fromhex(entry["context"])
         numbers = (int.from_bytes(context[a:b], "little") for a, b in ((16, 18), (18, 20), (20, 24), (24, 28)))
-        receiver = parties[entry["receiver"]]
+        receiver = participants[entry["receiver"]]
         secrets = (bytes.fromhex(receiver[key]) for key in ("sealing_secret", "signing_secret"))
         identity = Identity(receiver["name"], *secrets, tls_key(receiver["tls_secret"]))
         assert identity.member == member(entry["receiver"])

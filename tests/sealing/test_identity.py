@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from dresfl.errors import IdentityError
 from dresfl.sealing import Card, CertificateAuthority, Identity, spoken
-from dresfl.sealing.files import parse_json
 from dresfl.sealing.identity import IDENTITY_FILE, TLS_KEY_FILE, CardFile, check_name
+from dresfl.sealing.typed_json import parse_json
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_names_that_pass(name: str):
     ],
 )
 def test_names_that_do_not(name: str):
-    with pytest.raises(IdentityError, match="cannot be a party's name"):
+    with pytest.raises(IdentityError, match="cannot be a participant's name"):
         check_name(name)
 
 

@@ -22,12 +22,14 @@ NAMES = ("zeta", "alpha", "mid")
 
 
 @cache
-def party(name: str) -> Identity:
+def participant(name: str) -> Identity:
     return Identity.create(name)
 
 
 def made(*names: str, maker: str = "zeta") -> Roster:
-    return Roster.create(party(maker), party("hub").card, [party(name).card for name in names or NAMES])
+    return Roster.create(
+        participant(maker), participant("hub").card, [participant(name).card for name in names or NAMES]
+    )
 
 
 @pytest.fixture
@@ -40,11 +42,11 @@ def test_a_roster_travels_and_keeps_its_order(path: Path):
     roster = Roster.load(path)
     assert roster == made()
     assert tuple(member.name for member in roster.members) == NAMES
-    assert roster.server == party("hub").member
+    assert roster.server == participant("hub").member
     for place, name in enumerate(NAMES):
-        assert roster.index_of(party(name).member) == place
-        assert roster.index_of_spki(party(name).member.spki_sha256) == place
-    assert roster.index_of_spki(party("hub").member.spki_sha256) is None
+        assert roster.index_of(participant(name).member) == place
+        assert roster.index_of_spki(participant(name).member.spki_sha256) == place
+    assert roster.index_of_spki(participant("hub").member.spki_sha256) is None
     assert roster.index_of_spki(bytes(32)) is None
 
 
@@ -52,12 +54,12 @@ def test_digest_and_signature_are_those_of_the_reference():
     roster = made()
     maker, server, *clients = (
         reference.member_bytes(m.name, m.sealing_key, m.signing_key, m.spki_sha256)
-        for m in (party("zeta").member, roster.server, *roster.members)
+        for m in (participant("zeta").member, roster.server, *roster.members)
     )
     digest = hashlib.sha256(b"dresfl roster 1" + maker + server + b"\x03\x00\x00\x00" + b"".join(clients)).digest()
     assert roster.digest == digest.hex()
     assert roster.fingerprint == reference.fingerprint(digest)
-    key = Ed25519PublicKey.from_public_bytes(party("zeta").member.signing_key)
+    key = Ed25519PublicKey.from_public_bytes(participant("zeta").member.signing_key)
     key.verify(roster.signature, b"dresfl signature 1\x06roster" + digest)
 
 
@@ -67,7 +69,7 @@ def test_the_digest_stands_for_members_order_server_and_maker():
         made("alpha", "zeta", "mid").digest,
         made("zeta", "alpha").digest,
         made(maker="hub").digest,
-        Roster.create(party("zeta"), party("other-hub").card, made().client_cards).digest,
+        Roster.create(participant("zeta"), participant("other-hub").card, made().client_cards).digest,
     }
     assert len(digests) == 5
 
@@ -105,17 +107,17 @@ def as_file(identity: Identity) -> dict[str, str]:
     [
         lambda f: f["clients"].reverse(),
         lambda f: f["clients"].pop(),
-        lambda f: f["clients"].append(as_file(party("foreign"))),
+        lambda f: f["clients"].append(as_file(participant("foreign"))),
         lambda f: f["clients"].__setitem__(1, as_file(Identity.create("alpha"))),  # same name, the server's keys
-        lambda f: f.update(server=as_file(party("foreign"))),
-        lambda f: f.update(maker=as_file(party("alpha"))),
+        lambda f: f.update(server=as_file(participant("foreign"))),
+        lambda f: f.update(maker=as_file(participant("alpha"))),
         lambda f: f.update(signature="00" * 64),
-        lambda f: f["clients"][1].update(sealing_key=party("foreign").member.sealing_key.hex()),
+        lambda f: f["clients"][1].update(sealing_key=participant("foreign").member.sealing_key.hex()),
         lambda f: f["clients"][1].update(tls_spki_sha256="ab" * 32),
         lambda f: f["clients"][1].update(name="beta"),
         lambda f: f["clients"][1].update(signature="00" * 64),
         lambda f: f["server"].update(tls_spki_sha256="ab" * 32),
-        lambda f: f["maker"].update(sealing_key=party("foreign").member.sealing_key.hex()),
+        lambda f: f["maker"].update(sealing_key=participant("foreign").member.sealing_key.hex()),
     ],
 )
 def test_a_tampered_roster_is_refused(path: Path, change: Any):
@@ -164,41 +166,43 @@ def test_a_roster_beyond_the_size_limit_is_not_read(path: Path):
 def test_a_roster_that_the_server_made_anew_has_another_digest_and_cannot_open_anything(path: Path):
     """The coordinator puts its own keys under a client's name: the pin catches it, and otherwise it reads nothing."""
     impostor = Identity.create("alpha")
-    forged = Roster.create(party("hub"), party("hub").card, [party("zeta").card, impostor.card, party("mid").card])
+    forged = Roster.create(
+        participant("hub"), participant("hub").card, [participant("zeta").card, impostor.card, participant("mid").card]
+    )
     path.unlink()
     forged.save(path)
     assert Roster.load(path).members[1].name == "alpha"  # it verifies: anybody can make a roster
     with pytest.raises(IdentityError, match="another roster"):
         Roster.load(path, made().digest)
     with pytest.raises(IdentityError, match="alpha is listed with other keys"):
-        Roster.load(path).index_of(party("alpha").member)
+        Roster.load(path).index_of(participant("alpha").member)
     context = SealContext(bytes(16), 0, 1, 0, 1)
-    sealed = seal(party("zeta"), made().members[1], context, b"share")
+    sealed = seal(participant("zeta"), made().members[1], context, b"share")
     with pytest.raises(SealError):
         open_sealed(impostor, made().members[0], context, sealed)
-    assert open_sealed(party("alpha"), made().members[0], context, sealed) == b"share"
+    assert open_sealed(participant("alpha"), made().members[0], context, sealed) == b"share"
 
 
 def test_a_foreign_card_is_not_listed():
     with pytest.raises(IdentityError, match="foreign is not among the 3 clients"):
-        made().index_of(party("foreign").member)
+        made().index_of(participant("foreign").member)
 
 
 @pytest.mark.parametrize("field", ["name", "sealing_key", "signing_key", "spki_sha256"])
 def test_two_parties_with_the_same_name_or_key_are_refused(field: str):
     twin = Identity.create("twin")
-    stolen = {field: getattr(party("alpha").member, field)}
+    stolen = {field: getattr(participant("alpha").member, field)}
     if field == "signing_key":  # a card shows that its owner has this key, so only alpha itself could make one
         member = dataclasses.replace(twin.member, **stolen)
-        card = Card(member, party("alpha").sign("card", member.encode()))
+        card = Card(member, participant("alpha").sign("card", member.encode()))
     else:
         member = dataclasses.replace(twin.member, **stolen)
         card = Card(member, twin.sign("card", member.encode()))
-    for cards in ([party("alpha").card, card], [card, party("alpha").card]):
+    for cards in ([participant("alpha").card, card], [card, participant("alpha").card]):
         with pytest.raises(IdentityError, match=f"have the same {field}"):
-            Roster.create(party("zeta"), party("hub").card, cards)
+            Roster.create(participant("zeta"), participant("hub").card, cards)
     with pytest.raises(IdentityError, match=f"have the same {field}"):
-        Roster.create(party("zeta"), party("alpha").card, [card])
+        Roster.create(participant("zeta"), participant("alpha").card, [card])
 
 
 def test_the_same_card_twice_is_refused():
@@ -208,15 +212,15 @@ def test_the_same_card_twice_is_refused():
         made("alpha", "hub")
 
 
-def test_a_maker_under_a_listed_name_must_be_that_party():
+def test_a_maker_under_a_listed_name_must_be_that_participant():
     impostor = Identity.create("alpha")
     with pytest.raises(IdentityError, match="the maker alpha is listed with other keys"):
-        Roster.create(impostor, party("hub").card, made().client_cards)
+        Roster.create(impostor, participant("hub").card, made().client_cards)
 
 
 def test_a_roster_needs_a_client():
     with pytest.raises(IdentityError, match="not 0"):
-        Roster.create(party("zeta"), party("hub").card, [])
+        Roster.create(participant("zeta"), participant("hub").card, [])
 
 
 def test_a_roster_is_not_written_over(path: Path):

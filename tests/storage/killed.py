@@ -13,6 +13,7 @@ import torch
 
 import five_clients
 from dresfl.errors import StoreError
+from dresfl.federation.sealed_slices import missing_slices
 from dresfl.protocol import Client, Task, slice_range, slices
 from dresfl.storage import ShareStore, data_digest
 from five_clients import dealers, fetch, rows_of, session_of
@@ -26,11 +27,11 @@ def work(folder: Path, promise) -> None:
     session = session_of()
     with ShareStore.open(folder, data_digest(*rows_of(INDEX))) as store:
         promise(b"tag " + store.tag.hex().encode())
-        table, answered = store.table(session, INDEX), store.answered(session)
+        (table, _), answered = store.table(session, INDEX), store.answered(session)
         client = Client(session, INDEX, store.secret(session), *rows_of(INDEX), table, answered)
         clients = dealers(session, store.secret(session), INDEX)
         for dealer in range(5):
-            for number in table.missing_slices(dealer):
+            for number in missing_slices(session, dealer, table):
                 rows = slice_range(session, dealer, number)
                 client.receive(clients[dealer].deal(INDEX, rows.start, len(rows)))
                 if dealer % 2:
@@ -70,10 +71,10 @@ def check(folder: Path, promises: list[list[bytes]]) -> None:
     said = {line[0]: line for line in promises if line[0] in (b"tag", b"complete")}
     with ShareStore.open(folder, data_digest(*rows_of(INDEX))) as store:
         assert said.get(b"tag", [b"", store.tag.hex().encode()])[1] == store.tag.hex().encode()
-        table, answered = store.table(session, INDEX), store.answered(session)
+        (table, _), answered = store.table(session, INDEX), store.answered(session)
         for kind, *numbers in promises:
             if kind == b"slice":
-                assert int(numbers[1]) not in table.missing_slices(int(numbers[0]))
+                assert int(numbers[1]) not in missing_slices(session, int(numbers[0]), table)
             if kind == b"answer":
                 assert not answered.claim(int(numbers[0]), bytes(32)), "a round could be answered again"
         assert table.complete or b"complete" not in said

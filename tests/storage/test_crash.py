@@ -121,7 +121,7 @@ def test_a_store_that_was_cut_twice_still_works(tmp_path, monkeypatch):
 def test_rows_are_flushed_before_they_are_listed(tmp_path, monkeypatch):
     session = session_of()
     with ShareStore.open(tmp_path / "s", data_digest(*rows_of(INDEX))) as store:
-        table = store.table(session, INDEX)
+        table, _ = store.table(session, INDEX)
         events = []
         fsync, replace = os.fsync, os.replace
 

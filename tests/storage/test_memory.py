@@ -30,7 +30,7 @@ def test_memory_stays_flat(tmp_path):
     session.field.unpack(session.field.pack(residues), residues.shape[1:])  # whatever is compiled, is now
     before = resident("VmRSS")
     with ShareStore.open(tmp_path / "s", bytes(32)) as store:
-        table = store.table(session, 0)
+        table, _ = store.table(session, 0)
         for dealer in range(4):
             for number in range(num_slices(session, dealer)):
                 part = slice_range(session, dealer, number)
@@ -38,7 +38,7 @@ def test_memory_stays_flat(tmp_path):
         assert table.complete
         assert resident("VmRSS") - before < GROWTH
     with ShareStore.open(tmp_path / "s", bytes(32)) as store:
-        table = store.table(session, 0)
+        table, _ = store.table(session, 0)
         assert table.complete
         assert resident("VmRSS") - before < GROWTH
         # rows in use are pages of the files, which the system takes back when it needs them; nothing is copied

@@ -1,1 +1,1 @@
-"""What a notebook needs: plan, simulate, models."""
+"""What a notebook needs: plan, simulate, models. `import dresfl as dr` offers it all."""

@@ -1,90 +1,125 @@
 """What a setting costs and whether it works, before anybody shares a row."""
 
+import dataclasses
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
-from dresfl.coding.lagrange import recovery_threshold
+from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
 
 
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What follows from a network and the sizes of a federation. Bytes are of one client.
+
+    >>> import dresfl as dr
+    >>> planned = dr.plan(dr.mlp((784, 64, 10), input_bits=4, weight_bits=10), num_clients=5, rows=60_000)
+    >>> planned.feasible, planned.to_dict()["recovery_threshold"]
+    (True, 5)
+    """
+
+    num_clients: int
+    num_shards: int
+    max_colluders: int
+    batch_size: int
+    num_parameters: int
+    gradient_degree: int
+    recovery_threshold: int
+    max_dropouts: int
+    feasible: bool
+    moduli: tuple[int, ...]
+    modulus_bits: int
+    needed_bits: float
+    upload_bytes: int
+    rows: int
+    share_bytes_per_client: int
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, as `dresfl plan --json` prints them."""
+        return dataclasses.asdict(self)
+
+    def check(self) -> None:
+        """Raise InfeasiblePlan with the nearest settings that work if so many clients cannot decode."""
+        if self.feasible:
+            return
+        clients, degree = self.num_clients, self.gradient_degree
+        shards, colluders = self.num_shards, self.max_colluders
+        room = (clients - 1) // degree + 1  # the largest K+T that these clients allow
+        nearest = [f"{self.recovery_threshold} clients"]
+        if room > colluders:
+            nearest.append(f"{room - colluders} shards and {colluders} colluders")
+        if 2 <= room <= colluders:
+            nearest.append(f"1 shard and {room - 1} colluders")
+        squares = int(math.log2(max(1, clients - 1) / max(1, shards + colluders - 1))) - 1
+        if 2 ** (squares + 1) < degree and squares >= 0:
+            nearest.append(f"a network of {squares} square layers, degree {2 ** (squares + 1)}")
+        raise InfeasiblePlan(
+            f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
+            f"{self.recovery_threshold} answers",
+            "feasible: " + ", or ".join(nearest),
+        )
+
+
 def plan(
-    network: Network, *, num_clients: int, num_shards: int, max_colluders: int, batch_size: int, rows: int
-) -> dict[str, Any]:
+    network: Network,
+    *,
+    num_clients: int,
+    num_shards: int = CodeParameters.num_shards,
+    max_colluders: int = CodeParameters.max_colluders,
+    batch_size: int = CodeParameters.batch_size,
+    rows: int,
+) -> Plan:
     """The plan of a federation: threshold, moduli, sizes and warnings. Infeasible settings are planned too.
 
-    >>> from dresfl.model import mlp
-    >>> network = mlp((784, 64, 64, 10), input_bits=4, weight_bits=10)
-    >>> p = plan(network, num_clients=20, num_shards=1, max_colluders=1, batch_size=64, rows=60_000)
-    >>> p["gradient_degree"], p["recovery_threshold"], p["max_dropouts"], p["feasible"]
+    rows: of all clients together.
+
+    >>> import dresfl as dr
+    >>> network = dr.mlp((784, 64, 64, 10), input_bits=4, weight_bits=10)
+    >>> planned = plan(network, num_clients=20, rows=60_000)
+    >>> planned.gradient_degree, planned.recovery_threshold, planned.max_dropouts, planned.feasible
     (8, 9, 11, True)
     """
-    for name, value, least in (
-        ("clients", num_clients, 1),
-        ("shards", num_shards, 1),
-        ("colluders", max_colluders, 0),
-        ("batch", batch_size, 1),
-        ("rows", rows, 1),
-    ):
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}, not {value}")
-    needed = recovery_threshold(network.gradient_degree, num_shards, max_colluders)
-    field = choose_field(network, num_clients, num_shards, max_colluders, batch_size)
+    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size)
+    if rows < 1:
+        raise UsageError(f"rows must be at least 1, not {rows}")
+    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
-    return {
-        "num_clients": num_clients,
-        "num_shards": num_shards,
-        "max_colluders": max_colluders,
-        "num_parameters": network.num_parameters,
-        "gradient_degree": network.gradient_degree,
-        "recovery_threshold": needed,
-        "max_dropouts": max(0, num_clients - needed),
-        "feasible": needed <= num_clients,
-        "moduli": list(field.moduli),
-        "modulus_bits": field.modulus.bit_length(),
-        "needed_bits": round(network.needed_bits(batch_size * num_shards), 1),
-        "upload_bytes": Answer.size(field, network.num_parameters),
-        "rows": rows,
-        "share_bytes_per_client": math.ceil(rows / num_shards) * (network.input_size + network.num_classes) * residues,
-        "warnings": warnings(network, num_clients - needed, max_colluders, batch_size),
-    }
-
-
-def check_feasible(planned: dict[str, Any]) -> None:
-    """Raise InfeasiblePlan with the nearest feasible settings if a plan cannot decode."""
-    if planned["feasible"]:
-        return
-    clients, degree = planned["num_clients"], planned["gradient_degree"]
-    shards, colluders = planned["num_shards"], planned["max_colluders"]
-    room = (clients - 1) // degree + 1  # the largest K+T these clients allow
-    nearest = [f"--clients {planned['recovery_threshold']}"]
-    if room > colluders:
-        nearest.append(f"--shards {room - colluders} --colluders {colluders}")
-    if room >= 2 and room <= colluders:
-        nearest.append(f"--shards 1 --colluders {room - 1}")
-    squares = int(math.log2(max(1, clients - 1) / max(1, shards + colluders - 1))) - 1
-    if 2 ** (squares + 1) < degree and squares >= 0:
-        nearest.append(f"a network of {squares} square layer(s), degree {2 ** (squares + 1)}")
-    raise InfeasiblePlan(
-        f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
-        f"{planned['recovery_threshold']} answers",
-        "feasible: " + ", or ".join(nearest),
+    row_width = network.input_size + network.num_classes
+    return Plan(
+        **dataclasses.asdict(code),
+        num_parameters=network.num_parameters,
+        gradient_degree=network.gradient_degree,
+        recovery_threshold=needed,
+        max_dropouts=max(0, code.num_clients - needed),
+        feasible=needed <= code.num_clients,
+        moduli=field.moduli,
+        modulus_bits=field.modulus.bit_length(),
+        needed_bits=round(network.needed_bits(code.batch_size * code.num_shards), 1),
+        upload_bytes=Answer.size(field, network.num_parameters),
+        rows=rows,
+        share_bytes_per_client=math.ceil(rows / code.num_shards) * row_width * residues,
+        warnings=tuple(warnings(network, code)),
     )
 
 
-def warnings(network: Network, dropouts: int, max_colluders: int, batch_size: int) -> list[str]:
+def warnings(network: Network, code: CodeParameters) -> list[str]:
     """What a reader should know about a setting before using it."""
     found: list[str] = []
     first = network.parameters[0]
-    terms = batch_size * first.layer.positions(first.place.in_shape)  # of one shard: the server can tell them apart
+    terms = code.batch_size * first.layer.positions(first.place.in_shape)  # of one shard: they can be told apart
     if terms <= first.fan[1]:
         found.append(
             f"a round sums {terms} input rows into a first layer {first.fan[1]} wide: the gradient reveals the span of "
-            "those rows to the server, and up to rounding to the clients; use a batch larger than that layer is wide"
+            "those rows to the coordinator, and up to rounding to the clients; use a batch larger than that layer"
         )
-    if max_colluders == 0:
+    if code.max_colluders == 0:
         found.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
-    if dropouts == 0:
+    if code.num_clients == recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders):
         found.append("every client must answer in every round: one missing client skips the round")
     return found

@@ -1,26 +1,5 @@
 """What DReS-FL is compared with, in reals with ReLU: FedAvg, FedAvg-IS, SCAFFOLD and centralised training."""
 
-from .blocks import BLOCK_ROUNDS, Training, Turn
+from .blocks import BLOCK_ROUNDS, BaselineTraining, Turn
+from .relu_network import LOSSES, Loss, client_gradients, mean_gradient, outputs, row_losses
 from .rounds import METHODS, Answers, Method, Problem, State, advance, initial_state, next_state, shares
-from .twin import LOSSES, Loss, client_gradients, mean_gradient, outputs, row_losses
-
-__all__ = [
-    "BLOCK_ROUNDS",
-    "LOSSES",
-    "METHODS",
-    "Answers",
-    "Loss",
-    "Method",
-    "Problem",
-    "State",
-    "Training",
-    "Turn",
-    "advance",
-    "client_gradients",
-    "initial_state",
-    "mean_gradient",
-    "next_state",
-    "outputs",
-    "row_losses",
-    "shares",
-]

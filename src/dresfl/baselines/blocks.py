@@ -12,6 +12,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from dresfl.kernels.graphs import capture_graph
+
 from .rounds import Answers, Problem, State, advance, next_state
 
 BLOCK_ROUNDS = 256
@@ -29,7 +31,7 @@ class Turn:
 
 
 @final
-class Training:
+class BaselineTraining:
     """A baseline's state on its device, and the training set it is taken through.
 
     inputs (m,F) in any floating type and labels (m,) are moved to the state's device; rows become the state's type
@@ -77,7 +79,7 @@ class Training:
     def _play_block(self, turns: Sequence[Turn]) -> None:
         num_slots, batch = self._problem.num_clients, turns[0].rows.shape[1]
         if self._slots is None:
-            self._slots = _Slots(num_slots, batch, self._state.weights)
+            self._slots = _Slots(num_slots, batch, self._problem.optimizer.num_factors, self._state.weights)
             if self._state.weights.is_cuda:
                 self._graph = self._capture(self._slots)
         self._fill(self._slots, turns)
@@ -106,22 +108,13 @@ class Training:
         slots.rows[:count].copy_(rows.view(count, num_slots, batch))
         factors = [optimizer.factors(turn.rate, steps + 1 + place) for place, turn in enumerate(turns)]
         slots.factors[:count].copy_(self._real(factors))
-        slots.place.zero_()
+        slots.restart()
 
     def _capture(self, slots: "_Slots") -> torch.cuda.CUDAGraph:
-        """Record one round. The rounds played to warm up are undone; their slots are empty but for who is who."""
+        """Record one round. The rounds played to warm up are undone. Their slots hold the clients and nothing else."""
         slots.clients.copy_(torch.arange(slots.clients.shape[1]).expand_as(slots.clients))
         before = _copied(self._state)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries and autograd set themselves up on their first calls
-                slots.place.zero_()
-                self._round(slots)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._round(slots)
+        graph = capture_graph(lambda: self._round(slots), warm_ups=3, before_each=slots.restart)
         self._overwrite(before)
         return graph
 
@@ -154,12 +147,16 @@ def _copied(state: State) -> State:
 class _Slots:
     """A block's draws on the device, a slot a round and client, and the round that comes next."""
 
-    def __init__(self, num_slots: int, batch: int, like: Tensor) -> None:
+    def __init__(self, num_slots: int, batch: int, num_factors: int, like: Tensor) -> None:
         def buffer(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
         self.clients = buffer(BLOCK_ROUNDS, num_slots, dtype=torch.int64)
         self.shares = buffer(BLOCK_ROUNDS, num_slots, dtype=like.dtype)
         self.rows = buffer(BLOCK_ROUNDS, num_slots, batch, dtype=torch.int64)
-        self.factors = buffer(BLOCK_ROUNDS, 3, dtype=like.dtype)
+        self.factors = buffer(BLOCK_ROUNDS, num_factors, dtype=like.dtype)
         self.place = buffer(1, dtype=torch.int64)
+
+    def restart(self) -> None:
+        """The round in the first slot comes next."""
+        self.place.zero_()

@@ -1,7 +1,7 @@
 """The baselines' rounds as pure functions over explicit state.
 
 One local SGD step a round, as in the paper's experiments: averaging the clients' models then is the same as averaging
-their gradients, and the server's optimiser takes that average. With plain SGD each method is the one of its paper.
+their gradients, and the coordinator's optimiser takes that average. With plain SGD each method is the one of its paper.
 
 Notation: g_i client i's mini-batch gradient, m_i its rows, m all rows, A the answering clients, N all clients.
 """
@@ -19,7 +19,7 @@ from dresfl.field import Domain, PublicStream
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
 
-from .twin import Loss, client_gradients, mean_gradient
+from .relu_network import Loss, client_gradients, mean_gradient
 
 Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "centralised"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -40,7 +40,7 @@ class Problem:
 @final
 @dataclass(frozen=True, eq=False)
 class State:
-    """The server's and the clients' state between two rounds."""
+    """The state of the coordinator and of the clients between two rounds."""
 
     weights: Tensor  # (P,) each affine layer's matrix (in,out), then its bias
     moments: dict[str, Tensor]  # of the optimiser
@@ -114,22 +114,22 @@ def next_state(problem: Problem, state: State, rate: float, answers: Answers) ->
 
 
 def advance(problem: Problem, state: State, factors: Sequence[float] | Tensor, answers: Answers) -> State:
-    """`next_state` with the optimiser's factors given, numbers or a tensor (3,): on the device alone."""
+    """`next_state` with the optimiser's factors given, as numbers or as a tensor, on the device alone."""
     if problem.method == "scaffold":
         direction, controls, control = _scaffold(problem, state, answers)
     else:
         data = answers.inputs, answers.targets, answers.shares
         direction = mean_gradient(problem.network, problem.loss, state.weights, *data)
         controls, control = state.controls, state.control
-    update, moments = problem.optimizer.direction(state.moments, factors, direction, state.weights)
+    update, moments = problem.optimizer.update(state.moments, factors, direction, state.weights)
     return State(state.weights - update, moments, controls, control, state.steps)
 
 
 def _scaffold(problem: Problem, state: State, answers: Answers) -> tuple[Tensor, Tensor, Tensor]:
     """Karimireddy et al. 2020, algorithm 1, option II, one local step, global rate 1.
 
-    y_i = x − η(g_i − c_i + c); c_i⁺ = c_i − c + (x − y_i)/η, which is g_i; x⁺ = x + mean_A(y_i − x), so that the server
-    steps along mean_A(g_i − c_i) + c; c⁺ = c + (1/N)·Σ_A(c_i⁺ − c_i).
+    y_i = x − η(g_i − c_i + c); c_i⁺ = c_i − c + (x − y_i)/η, which is g_i; x⁺ = x + mean_A(y_i − x), so that the
+    coordinator steps along mean_A(g_i − c_i) + c; c⁺ = c + (1/N)·Σ_A(c_i⁺ − c_i).
     """
     found = client_gradients(problem.network, problem.loss, state.weights, answers.inputs, answers.targets)  # (S,P)
     before = state.controls.index_select(0, answers.clients)

@@ -1,6 +1,8 @@
 """The command line: results on stdout, progress on stderr, `error:` and `hint:` when something is wrong.
 
 Exit codes: 0 done, 1 the run failed, 2 wrong usage or an infeasible plan, 3 too few clients answered, 130 interrupted.
+
+Commands import what they need inside themselves: torch takes seconds, and most commands do without it.
 """
 
 import sys
@@ -19,11 +21,9 @@ def main() -> None:
 
 
 def _run() -> int:
-    # here and not above: torch takes a second or two to import, and Ctrl-C may come within it
-    import typer
+    import typer  # here and not above: Ctrl-C may come meanwhile
 
     from dresfl.errors import DresError
-    from dresfl.kernels.cpu import keep_freed_memory
 
     from .commands import app
 
@@ -32,7 +32,6 @@ def _run() -> int:
     except ImportError:  # an older typer, which Flower wants, leaves it to click
         from click import ClickException as Complaint  # type: ignore[assignment]
 
-    keep_freed_memory()
     try:
         return int(app(standalone_mode=False) or 0)
     except DresError as error:

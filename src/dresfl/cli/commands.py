@@ -1,25 +1,23 @@
-"""The commands, nothing else: parse options, call `experiments`, print."""
+"""The commands, nothing else: parse options, call the library, print."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dresfl import __version__
-from dresfl.api.plan import check_feasible, plan
-from dresfl.errors import DresError, TooFewReplies, UsageError
-from dresfl.experiments import bench
-from dresfl.experiments.comparison import compare
-from dresfl.experiments.config import RunConfig, load_config, parse_model, presets
-from dresfl.experiments.training import Progress, clear_run, train
-from dresfl.experiments.vectors.round_vectors import check_vectors, write_vectors
-from dresfl.files import write_atomic
-from dresfl.model import mlp
-from dresfl.protocol import RoundRecord
-from dresfl.runtimes.local import first_feasible_seed
+from dresfl.errors import DresError, TooFewAnswers, UsageError
+from dresfl.experiments.presets import preset_names
 
 from . import display, flower, identity, network, reproduce
+from .display import JsonOption
+
+if TYPE_CHECKING:
+    from dresfl.api.simulate import Watcher
+    from dresfl.experiments.config import RunConfig
+    from dresfl.protocol import RoundRecord
+    from dresfl.storage.run_folder import Progress
 
 app = typer.Typer(
     add_completion=False,
@@ -27,8 +25,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Dropout-resilient, secure federated learning: exact training on Lagrange-coded data.",
 )
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _version(wanted: bool) -> None:
@@ -63,6 +59,10 @@ def plan_command(
 
     Exit code 2 if the clients are too few, with the nearest settings that work.
     """
+    from dresfl.api.plan import plan
+    from dresfl.experiments.config import parse_model
+    from dresfl.model import mlp
+
     if bool(layers) == (model is not None):
         raise UsageError("give either --layers or --model", "for example --layers 784,64,64,10")
     if model is not None:
@@ -72,15 +72,17 @@ def plan_command(
     planned = plan(
         network, num_clients=clients, num_shards=shards, max_colluders=colluders, batch_size=batch, rows=rows
     )
+    values = planned.to_dict()
     if as_json:
-        print(json.dumps(planned, indent=2))
+        print(json.dumps(values, indent=2))
     else:
-        verdict = "feasible" if planned["feasible"] else "NOT feasible"
-        needed = planned["recovery_threshold"]
-        shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in planned.items()}
-        shown["moduli"] = f"{len(planned['moduli'])} primes, {planned['moduli'][0]} … {planned['moduli'][-1]}"
+        verdict = "feasible" if planned.feasible else "NOT feasible"
+        shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in values.items()}
+        shown["moduli"] = f"{len(planned.moduli)} primes, {planned.moduli[0]} … {planned.moduli[-1]}"
+        shown["warnings"] = list(planned.warnings)
+        needed = planned.recovery_threshold
         display.print_pairs(f"plan: {verdict}, {needed} of {clients} clients must answer a round", shown)
-    check_feasible(planned)
+    planned.check()
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -96,7 +98,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop.",
 )
 def train_command(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help=f"One of {', '.join(presets())}.")],
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help=f"One of {', '.join(preset_names())}.")],
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/NAME.")] = None,
@@ -106,6 +108,10 @@ def train_command(
     as_json: JsonOption = False,
 ) -> None:
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
+    from dresfl.experiments.config import load_config
+    from dresfl.experiments.training import train
+
+    display.keep_freed_memory()
     chosen = [f'{key}="{value}"' for key, value in (("engine", engine), ("device", device)) if value]
     config = load_config(source, [*(settings or []), *chosen])
     if out is None and Path(config.name).name != config.name:
@@ -113,15 +119,12 @@ def train_command(
     folder = out or Path("runs") / config.name
     with display.RoundBar() as bar:
         summary = train(config, folder=data, out=folder, resume=resume, watch=_watcher(bar, config), note=display.note)
-    if as_json:
-        print(json.dumps(summary, indent=2))
-    else:
-        display.print_pairs(f"{config.name}: {folder}", _readable(summary))
+    display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
 
 
-def _watcher(bar: display.RoundBar, config: RunConfig, label: str = "") -> Any:
-    def watch(progress: Progress, record: RoundRecord, answers: int) -> None:
+def _watcher(bar: display.RoundBar, config: "RunConfig", label: str = "") -> "Watcher":
+    def watch(progress: "Progress", record: "RoundRecord", answers: int) -> None:
         line = display.status(progress.accuracy, answers, progress.skipped, progress.alarms)
         bar.update(label or config.name, progress.round_number, config.rounds, line)
 
@@ -134,12 +137,12 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
         for key, value in summary.items()
         if key != "versions"
     }
-    return {**shown, "test_accuracy": f"{100 * summary['test_accuracy']:.2f} %", "seconds": f"{summary['seconds']:.1f}"}
+    return {**shown, "test_accuracy": display.percent(summary["test_accuracy"], 2)}
 
 
 def _check_outcome(summary: dict[str, Any]) -> None:
     if summary["skipped_rounds"] == summary["rounds"]:
-        raise TooFewReplies(
+        raise TooFewAnswers(
             f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )
@@ -156,6 +159,13 @@ def demo_command(
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
 ) -> None:
     """Train digits on 20 label-skewed clients, half of them nearly always absent: DReS-FL, FedAvg, centralised."""
+    from dresfl.experiments.comparison import compare
+    from dresfl.experiments.config import load_config
+    from dresfl.experiments.training import train
+    from dresfl.runtimes.local import first_feasible_seed
+    from dresfl.storage.run_folder import clear_run
+
+    display.keep_freed_memory()
     config = load_config("digits")
     seed, passed = first_feasible_seed(config.federation.num_clients, needed=9)
     config = load_config("digits", [f"dropout.seed={seed}", *(settings or [])])
@@ -178,7 +188,10 @@ def demo_command(
     display.print_table(
         "digits, sorted by label over 20 clients, same rounds, optimiser and dropouts",
         ["method", "test accuracy", "rounds", "answers a round", "skipped", "seconds"],
-        [[c.label, f"{100 * c.final:.1f} %", str(config.rounds), *seen[c.label], f"{c.seconds:.1f}"] for c in curves],
+        [
+            [label, f"{100 * curve.final:.1f} %", str(config.rounds), *seen[label], f"{curve.seconds:.1f}"]
+            for label, curve in curves.items()
+        ],
     )
     print(f"curves: {out / 'curves.png'}   model: {out / 'model.safetensors'}")
 
@@ -189,6 +202,8 @@ def vectors_command(
     check: Annotated[Path | None, typer.Option(help="Recompute and compare with this file.")] = None,
 ) -> None:
     """Test vectors: one small coded round in full, every number of it."""
+    from dresfl.experiments.vectors.round_vectors import check_vectors, write_vectors
+
     if (out is None) == (check is None):
         raise UsageError("give either --out or --check", "for example dresfl vectors --out vectors.json")
     if out is not None:
@@ -217,6 +232,10 @@ def bench_command(
     ] = None,
 ) -> None:
     """Measure every stage beside its limit and other libraries, its growth and its memory."""
+    from dresfl.experiments import bench
+    from dresfl.files import write_atomic
+
+    display.keep_freed_memory()
     if picture is not None:
         bench.picture_format(picture)  # now, not after minutes of measuring
     if source is not None:
@@ -238,12 +257,37 @@ def bench_command(
         display.print_table(table.title, table.columns, table.rows)
 
 
+@app.command("predict", epilog="Example: `dresfl predict runs/digits/model.safetensors rows.npz --json`")
+def predict_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model.safetensors of any run.")],
+    rows: Annotated[Path, typer.Argument(metavar="ROWS.npz", help="`inputs`, and `labels` if they are known.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Predict the class of each row; with labels, also say how many are right."""
+    from dresfl.api.model import load_model
+    from dresfl.deploy.rows import read_npz_arrays
+
+    trained = load_model(model)
+    arrays = read_npz_arrays(rows, "inputs")
+    found = trained.predict(arrays["inputs"])
+    labels = arrays.get("labels")
+    accuracy = None if labels is None else float((found == labels).mean())
+    if as_json:
+        print(json.dumps({"predictions": found.tolist(), "accuracy": accuracy}))
+        return
+    print("\n".join(trained.classes[place] if trained.classes else str(place) for place in found.tolist()))
+    if accuracy is not None:
+        display.note(f"accuracy {display.percent(accuracy, 2)} of {len(found)} rows")
+
+
 app.add_typer(reproduce.app, name="reproduce")
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
 app.add_typer(identity.ca, name="ca")
 app.add_typer(identity.roster, name="roster")
-app.command("server", epilog="Example: `dresfl server --config fed.toml`")(network.server_command)
-app.command("client", epilog="Example: `dresfl client --config site.toml`")(network.client_command)
+app.command("serve", epilog="Example: `dresfl serve --config fed.toml`")(network.serve_command)
+app.command("join", epilog="Example: `dresfl join --config site.toml`")(network.join_command)
+app.command("server", hidden=True)(network.old_serve_command)
+app.command("client", hidden=True)(network.old_join_command)
 app.command("shares", epilog="Example: `dresfl shares --config site.toml`")(network.shares_command)
 app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)
 app.add_typer(flower.app, name="flower")

@@ -1,74 +1,95 @@
 """How progress and results look in a terminal, and in a log."""
 
+import contextlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 _LOG_LINES = 10  # per run, where stderr is not a terminal
 
 
 @final
-class RoundBar:
-    """A live line per method on a terminal; about ten plain lines per method in a log. On stderr."""
+class RoundBar(contextlib.AbstractContextManager["RoundBar"]):
+    """A live line per run on a terminal; about ten plain lines per run in a log. On stderr."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._live = self._console.is_terminal
+    def __init__(
+        self, width: int = 12, count: str = "round {task.completed:>6}/{task.total}", period: int = 30
+    ) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self.console = Console(stderr=True)
+        self.live = self.console.is_terminal
         self._bars = Progress(
-            TextColumn("{task.description:<12}"),
+            TextColumn(f"{{task.description:<{width}}}"),
             BarColumn(),
-            TextColumn("round {task.completed:>6}/{task.total}"),
+            TextColumn(count),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._live,
+            console=self.console,
+            disable=not self.live,
+            speed_estimate_period=period,
         )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "RoundBar":
         self._bars.start()
-        return self
+        self._tasks: dict[str, TaskID] = {}
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
-    def update(self, method: str, done: int, total: int, status: str) -> None:
-        """Show that `method` has done `done` of `total` rounds."""
-        if not self._live:
+    def update(self, run: str, done: int, total: int, status: str) -> None:
+        """Show that `run` has done `done` of `total` rounds."""
+        if not self.live:
             if done % max(1, total // _LOG_LINES) == 0 or done == total:
-                print(f"{method}: round {done}/{total}  {status}", file=sys.stderr, flush=True)
+                note(f"{run}: round {done}/{total}  {status}")
             return
-        if method not in self._tasks:
+        if run not in self._tasks:
             # a resumed run starts in the middle: the remaining time is estimated from here on
-            self._tasks[method] = self._bars.add_task(method, total=total, completed=done, status=status)
-        self._bars.update(self._tasks[method], completed=done, status=status)
+            self._tasks[run] = self._bars.add_task(run, total=total, completed=done, status=status)
+        self._bars.update(self._tasks[run], completed=done, status=status)
+
+    def remove(self, run: str) -> None:
+        """Take a run's line away, if it has one."""
+        if run in self._tasks:
+            self._bars.remove_task(self._tasks.pop(run))
 
 
-def status(accuracy: float, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
+def status(accuracy: float | None, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
     """The moving part of a progress line."""
-    text = f"accuracy {100 * accuracy:5.1f} %" if accuracy else "accuracy    -   "  # nothing evaluated yet
+    text = f"accuracy {percent(accuracy, 1):>7}"
     if answers is not None:
         text += f"  survivors {answers:>3}  skipped {skipped}"
     return text + (f"  alarms {alarms}" if alarms else "")
 
 
-def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
-    """A two-column table on stdout."""
-    table = Table(title=title, title_justify="left", show_header=False)
-    for key, value in pairs.items():
-        table.add_row(key, _text(value))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+def percent(share: float | None, digits: int) -> str:
+    """A share for people: 97.4 %. A dash where nothing was evaluated."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def print_pairs(title: str, pairs: Mapping[str, Any], as_json: bool = False) -> None:
+    """A two-column table on stdout, or the pairs as JSON."""
+    if as_json:
+        print(json.dumps(pairs, indent=2, default=str))
+    else:
+        print_table(title, [], [[key, _text(value)] for key, value in pairs.items()])
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout."""
-    table = Table(title=title, title_justify="left")
+    """A table on stdout; without columns it has no head."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=bool(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
@@ -79,6 +100,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if value is None:
+        return "-"
     if isinstance(value, list):
         return "\n".join(map(_text, value)) or "none"
     return str(value)
@@ -97,3 +120,10 @@ def bytes_text(count: int) -> str:
 def note(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def keep_freed_memory() -> None:
+    """For commands that compute: let this process keep memory that it has freed."""
+    from dresfl.kernels.cpu import keep_freed_memory as keep
+
+    keep()

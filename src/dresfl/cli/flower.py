@@ -1,4 +1,4 @@
-"""Commands for organisations that run Flower: the app for `flwr run`, and a site's worker."""
+"""Commands for organisations that run Flower: the app for `flwr run`, and a client's worker."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,13 +23,13 @@ def init_command(
 
 @app.command("worker", epilog="Example: `dresfl flower worker --config site.toml`")
 def worker_command(
-    config: Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The site's configuration.")],
+    config: Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The client's configuration.")],
     socket: Annotated[Path | None, typer.Option(help="Where to listen; default: beside the configuration.")] = None,
     group: Annotated[str, typer.Option(help="A group whose members may connect, for the SuperNode's user.")] = "",
 ) -> None:
-    """Hold a site's keys, rows and shares, and answer what its SuperNode passes on.
+    """Hold a client's keys, rows and shares, and answer what its SuperNode passes on.
 
-    Flower runs code that the coordinator sends: under another user than the worker's it can reach nothing of the site.
+    Flower runs code that the coordinator sends. As another user than the worker's it reaches nothing of the client.
     """
     from dresfl.deploy.flower import run_worker
 

@@ -5,42 +5,42 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dresfl.errors import IdentityError
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
     from dresfl.sealing import Member, Roster
 
 ca = typer.Typer(no_args_is_help=True, help="A local certificate authority, for consortia that have none.")
-roster = typer.Typer(no_args_is_help=True, help="The signed list of all parties and their keys.")
+roster = typer.Typer(no_args_is_help=True, help="The signed list of all participants and their keys.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SignWith = Annotated[Path, typer.Option(metavar="DIR", help="The maker's identity: the folder of dresfl keygen.")]
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER", help="A roster file.")]
 RosterOut = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the roster; it must not exist yet.")]
 
 
 def keygen(
-    name: Annotated[str, typer.Argument(help="This party's name, e.g. hospital-1: a-z, 0-9, hyphen, dot.")],
+    name: Annotated[str, typer.Argument(help="This participant's name, e.g. hospital-1: a-z, 0-9, hyphen, dot.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the keys; made with mode 0700.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="For a server and an existing authority: a host name or address to request."),
+        typer.Option(help="For a coordinator and an existing authority: a host name or address to request."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make this party's keys, its certificate request and its public card.
+    """Make this participant's keys, its certificate request and its public card.
 
     The secret keys (identity.json, tls.key.pem) stay in the folder and never leave this machine. Send NAME.csr.pem to
     the authority and NAME.card.json to the roster's maker, then compare the fingerprint by telephone.
     """
+    from dresfl.files import write_new
     from dresfl.sealing import Identity, certificate_request
-    from dresfl.sealing.files import write_new
 
     identity = Identity.create(name)
     request = certificate_request(identity, host or ())
@@ -49,9 +49,9 @@ def keygen(
         if path.exists():
             raise IdentityError(f"{path} exists already and is not written over", "choose another --out")
     identity.save(out)
-    write_new(request_file, request)
+    write_new(request_file, request, error=IdentityError)
     identity.card.save(card_file)
-    _show(
+    display.print_pairs(
         f"{name}: new identity",
         {"name": name, "request": request_file, "card": card_file, "fingerprint": identity.member.fingerprint},
         as_json,
@@ -65,18 +65,18 @@ def ca_init(
     days: Annotated[int, typer.Option(help="How long its certificate lasts.")] = 3650,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a certificate authority: ca.key.pem, which stays here, and ca.cert.pem, which every party gets."""
+    """Make a certificate authority: ca.key.pem, which stays here, and ca.cert.pem, which every participant gets."""
     from dresfl.sealing import CertificateAuthority
     from dresfl.sealing.certificates import CA_CERTIFICATE_FILE
 
     CertificateAuthority.create(name, days).save(folder)
-    _show(f"{name}: new authority", {"name": name, "certificate": folder / CA_CERTIFICATE_FILE}, as_json)
+    display.print_pairs(f"{name}: new authority", {"name": name, "certificate": folder / CA_CERTIFICATE_FILE}, as_json)
 
 
 @ca.command(
     "sign",
     epilog="Examples: `dresfl ca sign ca hospital-1.csr.pem --out hospital-1.cert.pem`; for the coordinator "
-    "`dresfl ca sign ca hub.csr.pem --out hub.cert.pem --server fl.example.org --server 192.0.2.7`",
+    "`dresfl ca sign ca coordinator.csr.pem --out coordinator.cert.pem --coordinator fl.example.org`",
 )
 def ca_sign(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")],
@@ -85,29 +85,34 @@ def ca_sign(
     days: Annotated[int, typer.Option(help="How long the certificate lasts.")] = 365,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="The coordinator's host name or address; without it: a client only."),
+        typer.Option(
+            "--coordinator",
+            "--server",
+            metavar="HOST",
+            help="The coordinator's host name or address; without it: a client only.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify a party's TLS key. Its name and key are shown: compare them with whoever sent the request."""
+    """Certify a participant's TLS key. Its name and key are shown: compare them with whoever sent the request."""
+    from dresfl.files import read_file, write_new
     from dresfl.sealing import CertificateAuthority
     from dresfl.sealing.certificates import FILE_LIMIT, describe
-    from dresfl.sealing.files import read_file, write_new
 
     authority = CertificateAuthority.load(folder)
-    certificate = authority.sign(read_file(request, FILE_LIMIT), days=days, server=server or ())
-    write_new(out, certificate)
-    _show(f"certificate {out}", describe(certificate), as_json)
+    certificate = authority.sign(read_file(request, FILE_LIMIT, error=IdentityError), days=days, server=server or ())
+    write_new(out, certificate, error=IdentityError)
+    display.print_pairs(f"certificate {out}", describe(certificate), as_json)
 
 
 @roster.command(
     "create",
-    epilog="Example: `dresfl roster create hospital-*.card.json --server hub.card.json --sign-with keys "
+    epilog="Example: `dresfl roster create hospital-*.card.json --coordinator coordinator.card.json --sign-with keys "
     "--out roster.json`",
 )
 def roster_create(
     cards: Annotated[list[Path], typer.Argument(metavar="CARDS…", help="The clients' cards, in the order to keep.")],
-    server: Annotated[Path, typer.Option(metavar="CARD", help="The coordinator's card.")],
+    server: Annotated[Path, typer.Option("--coordinator", "--server", metavar="CARD", help="The coordinator's card.")],
     sign_with: SignWith,
     out: RosterOut,
     as_json: JsonOption = False,
@@ -155,7 +160,7 @@ def roster_add(
 )
 def roster_verify(
     path: RosterArgument,
-    card: Annotated[Path | None, typer.Option(help="This party's card: it must be listed, with these keys.")] = None,
+    card: Annotated[Path | None, typer.Option(help="Your own card: it must be listed, with these keys.")] = None,
     sha256: Annotated[str | None, typer.Option(metavar="DIGEST", help="The digest that must come out.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -168,18 +173,21 @@ def roster_verify(
     found = Roster.load(path, sha256)
     if card is not None:
         mine = Card.load(card).member
-        place = "the server" if mine == found.server else f"client {found.index_of(mine)}"
+        place = "the coordinator" if mine == found.server else f"client {found.index_of(mine)}"
         display.note(f"{mine.name} is {place}, with the keys of {card}")
     _show_roster(found, path, as_json)
 
 
 def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
     if as_json:
-        parties = {"server": _party(shown.server), "clients": [_party(member) for member in shown.members]}
+        participants = {
+            "coordinator": _participant(shown.server),
+            "clients": [_participant(member) for member in shown.members],
+        }
         digests = {"roster": str(path), "sha256": shown.digest, "fingerprint": shown.fingerprint}
-        print(json.dumps({**digests, "maker": _party(shown.maker.member), **parties}, indent=2))
+        print(json.dumps({**digests, "maker": _participant(shown.maker.member), **participants}, indent=2))
         return
-    listed = [("server", shown.server), *((f"client {i}", member) for i, member in enumerate(shown.members))]
+    listed = [("coordinator", shown.server), *((f"client {i}", member) for i, member in enumerate(shown.members))]
     display.print_table(
         f"{path}: made and signed by {shown.maker.member.name}",
         ["place", "name", "fingerprint"],
@@ -190,12 +198,5 @@ def _show_roster(shown: "Roster", path: Path, as_json: bool) -> None:
     print(f'to pin it: roster_sha256 = "{shown.digest}"')
 
 
-def _party(member: "Member") -> dict[str, str]:
+def _participant(member: "Member") -> dict[str, str]:
     return {"name": member.name, "fingerprint": member.fingerprint}
-
-
-def _show(title: str, pairs: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(pairs, indent=2, default=str))
-    else:
-        display.print_pairs(title, pairs)

@@ -1,4 +1,4 @@
-"""Commands for real parties: a coordinator, a site, and a trial of both on one machine.
+"""Commands for real participants: a coordinator, a client, and a trial of both on one machine.
 
 What they need is imported inside them: the extra `network` is for those who use them.
 """
@@ -17,38 +17,52 @@ import typer
 from dresfl.errors import DresError, UsageError
 
 from . import display
+from .display import JsonOption
 
 if TYPE_CHECKING:
-    from dresfl.runtimes.grpc_runtime import Log
+    from dresfl.runtimes.log import Log
 
-ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This party's configuration.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This participant's configuration.")]
 
 
-def server_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Coordinate a federation: relay sealed shares, send weights, decode gradients. One port; logs are JSON lines.
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.deploy.serve import run_server
-    from dresfl.deploy.settings import ServerConfig, load_party
+    from dresfl.deploy.serve import serve
+    from dresfl.deploy.settings import CoordinatorConfig, load_settings
 
+    display.keep_freed_memory()
     with _logging() as log:
-        summary = run_server(load_party(ServerConfig, config), log)
+        summary = serve(load_settings(CoordinatorConfig, config), log)
     _show(summary, as_json)
 
 
-def client_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Take part as one organisation: share rows once, then answer rounds. Connects outwards only; needs no open port.
 
     Stopped or killed, it goes on where it was when it is started again.
     """
-    from dresfl.deploy.join import run_site
-    from dresfl.deploy.settings import SiteConfig, load_party
+    from dresfl.deploy.join import join
+    from dresfl.deploy.settings import ClientConfig, load_settings
 
+    display.keep_freed_memory()
     with _logging() as log:
-        summary = run_site(load_party(SiteConfig, config), log)
+        summary = join(load_settings(ClientConfig, config), log)
     _show(summary, as_json)
+
+
+def old_serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """The old name of `dresfl serve`."""
+    display.note("note: `dresfl server` is now `dresfl serve`; the old name goes with the next release")
+    serve_command(config, as_json)
+
+
+def old_join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """The old name of `dresfl join`."""
+    display.note("note: `dresfl client` is now `dresfl join`; the old name goes with the next release")
+    join_command(config, as_json)
 
 
 def shares_command(
@@ -56,14 +70,14 @@ def shares_command(
     forget: Annotated[str, typer.Option(metavar="SHARING", help="Delete the shares of this sharing.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the sharings that a stopped site holds shares of, or forget one, so that its old members' rows are gone.
+    """List the sharings that a stopped client holds shares of, or forget one, so that its old members' rows are gone.
 
-    The site's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
+    The client's log line `connected` names the sharing it uses now. A forgotten one would have to be dealt again.
     """
     from dresfl.deploy.join import stored_sharings
-    from dresfl.deploy.settings import SiteConfig, load_party
+    from dresfl.deploy.settings import ClientConfig, load_settings
 
-    sharings = stored_sharings(load_party(SiteConfig, config), forget)
+    sharings = stored_sharings(load_settings(ClientConfig, config), forget)
     if as_json:
         print(json.dumps([dataclasses.asdict(sharing) for sharing in sharings], indent=2))
         return
@@ -81,10 +95,12 @@ def shares_command(
 
 
 def federate_command(
-    clients: Annotated[int, typer.Option(help="N: how many sites.")] = 9,
+    clients: Annotated[int, typer.Option(help="N: how many clients.")] = 9,
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
-    kill: Annotated[int, typer.Option(help="Kill this many sites mid-run, and restart one.")] = 0,
-    kill_server: Annotated[bool, typer.Option("--kill-server", help="Kill and restart the coordinator too.")] = False,
+    kill: Annotated[int, typer.Option(help="Kill this many clients mid-run, and restart one.")] = 0,
+    kill_coordinator: Annotated[
+        bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
+    ] = False,
     engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
@@ -94,14 +110,14 @@ def federate_command(
     seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Try it: a coordinator and its sites as real processes on this machine, with fresh keys; kill some on the way."""
+    """Try it: a coordinator and its clients as real processes on this machine, with fresh keys; kill some of them."""
     from dresfl.experiments.trials.flower_trial import federate_flower, federate_simulation
     from dresfl.experiments.trials.grpc_trial import Trial, federate
 
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
-    trial = Trial(preset, clients, kill, kill_server, tuple(settings or ()), seed, data)
+    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data)
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
         result = engines[engine](trial, folder, display.note)
@@ -124,7 +140,5 @@ def _logging() -> Iterator["Log"]:
 
 
 def _show(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        display.print_pairs(str(result["name"]), {key: value for key, value in result.items() if key != "name"})
+    shown = result if as_json else {key: value for key, value in result.items() if key != "name"}
+    display.print_pairs(str(result["name"]), shown, as_json)

@@ -1,27 +1,22 @@
 """`dresfl reproduce`: the paper's Table 1 and figures, run and rendered."""
 
 import json
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
 
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments import reproduce as paper
-from dresfl.experiments.config import closest, to_toml
-from dresfl.files import write_atomic
+from dresfl.experiments.published import METHODS, TABLE_DATASETS, recipes
 
 from . import display
+from .display import JsonOption
+
+if TYPE_CHECKING:
+    from dresfl.experiments.reproduce import Failure
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="The paper's experiments, cell by cell.")
-
-_LOG_EVERY = 30  # seconds between two lines about running cells, where stderr is not a terminal
 
 _EXAMPLES = {
     "table1": "`dresfl reproduce table1 --data ~/data --out results/paper --device cuda --jobs 4`; "
@@ -43,8 +38,8 @@ def _run(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of the runs, records, tables and figures.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
-    datasets: Annotated[str, typer.Option(help="Some of " + ",".join(paper.recipes()) + ".")] = "",
-    methods: Annotated[str, typer.Option(help="Some of " + ",".join(paper.METHODS) + ".")] = "",
+    datasets: Annotated[str, typer.Option(help="Some of " + ",".join(recipes()) + ".")] = "",
+    methods: Annotated[str, typer.Option(help="Some of " + ",".join(METHODS) + ".")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds a cell.")] = 5,
     rounds: Annotated[int, typer.Option(min=0, help="Rounds of every run; 0: as its recipe says.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
@@ -54,12 +49,17 @@ def _run(
         bool, typer.Option("--replace", help="Run cells again whose stored run had other settings.")
     ] = False,
     render_only: Annotated[bool, typer.Option("--render-only", help="Run nothing; render what has run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
+    from dresfl.experiments import reproduce as paper
+
+    from .matrix_bar import MatrixBar
+
+    display.keep_freed_memory()
     target = context.command.name or ""
-    wanted = _listed(datasets or _DATASETS.get(target, ",".join(paper.TABLE_DATASETS)), paper.recipes(), "data set")
-    chosen = _listed(methods or _METHODS.get(target, ",".join(paper.METHODS)), paper.METHODS, "method")
-    failures: list[paper.Failure] = []
+    wanted = _listed(datasets or _DATASETS.get(target, ",".join(TABLE_DATASETS)), recipes(), "data set")
+    chosen = _listed(methods or _METHODS.get(target, ",".join(METHODS)), METHODS, "method")
+    failures: list[Failure] = []
     if not render_only:
         cells = paper.matrix(
             wanted, chosen, seeds=seeds, rounds=rounds, engine=engine, device=device,
@@ -83,14 +83,17 @@ for _name in ("table1", "figure3", "figure4"):
 
 @app.command("recipe", epilog="Example: `dresfl reproduce recipe mnist dresfl > my.toml; dresfl train my.toml`")
 def recipe_command(
-    dataset: Annotated[str, typer.Argument(help="One of " + ", ".join(paper.recipes()) + ".")],
-    method: Annotated[str, typer.Argument(help="One of " + ", ".join(paper.METHODS) + ".")],
+    dataset: Annotated[str, typer.Argument(help="One of " + ", ".join(recipes()) + ".")],
+    method: Annotated[str, typer.Argument(help="One of " + ", ".join(METHODS) + ".")],
 ) -> None:
     """Print a cell's whole configuration as TOML, for seed 0.
 
     Of a baseline: `dresfl train` would run DReS-FL with these settings; the baseline runs the ReLU network of the
     same sizes, in reals.
     """
+    from dresfl.deploy.toml import to_toml
+    from dresfl.experiments import reproduce as paper
+
     cell = paper.matrix([dataset], [method], seeds=1)[0]
     if not cell.is_dresfl:
         print(f"# {method} runs the ReLU network of these sizes, in reals; `dresfl train` would run DReS-FL instead.")
@@ -99,6 +102,8 @@ def recipe_command(
 
 def _listed(text: str, known: Sequence[str], what: str) -> list[str]:
     """The names of a comma-separated list, in the known order."""
+    from dresfl.deploy.toml import closest
+
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -109,122 +114,28 @@ def _listed(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def _render(target: str, out: Path, datasets: Sequence[str], methods: Sequence[str], as_json: bool) -> None:
+    from dresfl.experiments import reproduce as paper
+    from dresfl.files import write_atomic
+
     records = paper.read_records(out)
+    result: dict[str, Any]
     if target == "table1":
-        found = paper.table(records)
+        result = paper.table(records)
         files = {
             "table1.md": paper.markdown(records),
             "table1.csv": paper.spreadsheet(records),
-            "table1.json": json.dumps(found, indent=2) + "\n",
+            "table1.json": json.dumps(result, indent=2) + "\n",
         }
         for name, text in files.items():
             write_atomic(out / name, text.encode())
-        if as_json:
-            print(json.dumps(found, indent=2))
-        else:
-            _print_table(found)
-            print("wrote " + ", ".join(str(out / name) for name in files))
-        return
-    if target == "figure4":
-        records = [record for record in records if record.dataset in datasets and record.method in methods]
-    paths = paper.draw("figure3" if target == "figure3" else "figure4", records, out)
-    if as_json:
-        print(json.dumps({"files": [str(path) for path in paths], "curves": paper.curves(records)}, indent=2))
+        paths = [out / name for name in files]
+        if not as_json:
+            display.print_table("Table 1: test accuracy, % (the paper's)", *paper.accuracies(result))
     else:
-        print("wrote " + ", ".join(map(str, paths)))
+        from dresfl.experiments.reproduce.figures import curves, draw
 
-
-def _print_table(found: dict[str, dict[str, dict[str, Any]]]) -> None:
-    methods = [method for method in paper.METHODS if any(method in row for row in found.values())]
-    rows = [
-        [
-            paper.METHOD_LABELS[method],
-            *(paper.cell_text(row.get(method), dataset, method) for dataset, row in found.items()),
-        ]
-        for method in methods
-    ]
-    columns = ["", *(paper.DATASET_LABELS[dataset] for dataset in found)]
-    display.print_table("Table 1: test accuracy, % (the paper's)", columns, rows)
-
-
-@final
-class MatrixBar:
-    """A bar over all rounds of the matrix and a line for each running cell; in a log, a line per finished cell."""
-
-    def __init__(self, cells: Sequence[paper.Cell]) -> None:
-        self._total = sum(cell.config.rounds for cell in cells)
-        self._count, self._ended = len(cells), 0
-        self._done: dict[str, int] = {}
-        self._started, self._reported, self._before = time.monotonic(), time.monotonic(), 0
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._bars = Progress(
-            TextColumn("{task.description:<32}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            Remaining(),
-            console=console,
-            disable=not self._live,
-            speed_estimate_period=600,
-        )
-        self._all = self._bars.add_task("all rounds", total=self._total, status="")
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "MatrixBar":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-    def skip(self, cell: paper.Cell) -> None:
-        self._before += cell.config.rounds
-        self._end(cell)
-
-    def advance(self, cell: paper.Cell, done: int, accuracy: float) -> None:
-        if cell.name not in self._done:
-            self._before += done  # an interrupted cell goes on in the middle
-        self._done[cell.name] = done
-        status = display.status(accuracy)
-        if self._live:
-            if cell.name not in self._tasks:
-                self._tasks[cell.name] = self._bars.add_task(cell.name, total=cell.config.rounds, status="")
-            self._bars.update(self._tasks[cell.name], completed=done, status=status)
-            self._refresh()
-        elif time.monotonic() - self._reported > _LOG_EVERY:
-            self._reported = time.monotonic()
-            display.note(f"{self._standing()}  {cell.name}: round {done}/{cell.config.rounds}  {status}")
-
-    def finish(self, cell: paper.Cell, record: paper.Record) -> None:
-        self._end(cell)
-        self._say(f"{cell.name}: {record.percent:.2f} %, {cell.config.rounds} rounds, {record.result['seconds']:.1f} s")
-
-    def fail(self, failure: paper.Failure) -> None:
-        self._end(failure.cell)
-        self._say(f"{failure.cell.name}: FAILED: {failure.message}")
-
-    def _end(self, cell: paper.Cell) -> None:
-        self._ended += 1
-        self._done[cell.name] = cell.config.rounds
-        if cell.name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(cell.name))
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._bars.update(self._all, completed=sum(self._done.values()), status=f"{self._ended} of {self._count} cells")
-
-    def _say(self, text: str) -> None:
-        if self._live:
-            self._bars.console.print(text, highlight=False, markup=False)
-        else:
-            print(f"{self._standing()}  {text}", file=sys.stderr, flush=True)
-
-    def _standing(self) -> str:
-        done = sum(self._done.values())
-        elapsed = time.monotonic() - self._started
-        rate = (done - self._before) / elapsed if elapsed else 0.0
-        left = f"{(self._total - done) / rate:.0f} s" if rate > 0 else "?"
-        return f"[{self._ended}/{self._count}] {100 * done / max(1, self._total):.0f} % of all rounds, ETA {left}"
+        if target == "figure4":
+            records = [record for record in records if record.dataset in datasets and record.method in methods]
+        paths = draw(target, records, out)
+        result = {"files": [str(path) for path in paths], "curves": curves(records)}
+    print(json.dumps(result, indent=2) if as_json else "wrote " + ", ".join(map(str, paths)))

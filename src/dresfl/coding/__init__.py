@@ -1,5 +1,4 @@
-"""The Lagrange code."""
+"""The Lagrange code, and the sizes that decide it."""
 
-from .lagrange import LagrangeCode, lagrange_matrices, lagrange_matrix, recovery_threshold
-
-__all__ = ["LagrangeCode", "lagrange_matrices", "lagrange_matrix", "recovery_threshold"]
+from .lagrange import LagrangeCode, recovery_threshold
+from .parameters import CodeParameters

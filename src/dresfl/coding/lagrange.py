@@ -12,13 +12,15 @@ R = d(K+T−1) + 1 values fix it, and with it g(X_k) = g(u(β_k)). (Yu et al., "
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import final
+from typing import Generic, final
 
 import torch
 from torch import Tensor
 
-from dresfl.errors import InfeasiblePlan, TooFewReplies, UsageError
-from dresfl.field import Elements, Field
+from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
+from dresfl.field import Elements, ModularArithmetic
+
+from .parameters import CodeParameters
 
 _CACHED_DECODERS = 1024
 
@@ -34,31 +36,29 @@ def recovery_threshold(degree: int, num_shards: int, max_colluders: int) -> int:
 
 @final
 @dataclass(frozen=True)
-class LagrangeCode:
-    """An (N, K, T) Lagrange code for functions of degree `degree`, over any field with enough points.
+class LagrangeCode(Generic[Elements]):
+    """An (N, K, T) Lagrange code for functions of degree `degree`, over any moduli with room for its points.
 
     >>> from dresfl.field import ResidueField, SecretSeed
     >>> field = ResidueField((101, 103, 107), num_value_moduli=2)
     >>> code = LagrangeCode(field, num_clients=4, num_shards=2, max_colluders=1, degree=1)
     >>> shards = field.embed(torch.tensor([[5, -6], [7, 8]]))
-    >>> masks = field.uniform(SecretSeed.fresh().key().view(1, 8), torch.tensor([0]), 2)
+    >>> masks = field.uniform(SecretSeed.fresh().mask_key(b"").view(1, 8), torch.tensor([0]), 2)
     >>> shares = code.encode(shards, masks)
     >>> field.lift(code.decode(shares[:, [3, 0, 2]], (3, 0, 2))).tolist()
     [[5.0, -6.0], [7.0, 8.0]]
     """
 
-    field: Field
+    field: ModularArithmetic[Elements]
     num_clients: int
     num_shards: int
     max_colluders: int
     degree: int
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "num_shards", "degree"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_colluders < 0:
-            raise UsageError(f"max_colluders must not be negative, not {self.max_colluders}")
+        CodeParameters(self.num_clients, self.num_shards, self.max_colluders)  # checks them
+        if self.degree < 1:
+            raise UsageError(f"degree must be at least 1, not {self.degree}")
         if self.recovery_threshold > self.num_clients:
             raise InfeasiblePlan(
                 f"{self.num_clients} clients cannot decode: degree {self.degree}, {self.num_shards} shards and "
@@ -74,13 +74,8 @@ class LagrangeCode:
 
     @property
     def recovery_threshold(self) -> int:
-        """R: how many answers the server needs."""
+        """R: how many answers the coordinator needs."""
         return recovery_threshold(self.degree, self.num_shards, self.max_colluders)
-
-    @property
-    def max_dropouts(self) -> int:
-        """D = N − R: how many clients may vanish in a round (Theorem 1)."""
-        return self.num_clients - self.recovery_threshold
 
     @property
     def data_points(self) -> tuple[int, ...]:
@@ -103,30 +98,32 @@ class LagrangeCode:
         """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
         return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
 
-    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | None = None) -> Elements:
+    def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
         if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:
             raise UsageError(
                 f"{self.num_shards} shards and {self.max_colluders} masks expected, "
                 f"{shards.shape[1]} and {masks.shape[1]} came"
             )
-        matrix = self.encoding_matrix if clients is None else self.encoding_matrix[:, list(clients)]
+        chosen = slice(None) if clients is None else clients if isinstance(clients, Tensor) else list(clients)
+        matrix = self.encoding_matrix[:, chosen]  # (M,n,K+T)
         hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
         return self._apply(matrix, hidden)
 
     def decoding_matrix(self, survivors: Sequence[int]) -> Elements:
         """(M,K,R): the answers of exactly R survivors -> values at β_1..β_K. Cached by its survivors."""
-        return _decoding_matrix(self, tuple(survivors))
+        matrix: Elements = _decoding_matrix(self, tuple(survivors))
+        return matrix
 
-    def decode(self, replies: Elements, survivors: Sequence[int]) -> Elements:
-        """g at each shard: replies (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
-        self._check(replies.shape[1], survivors)
-        return self._apply(self.decoding_matrix(survivors), replies)
+    def decode(self, answers: Elements, survivors: Sequence[int]) -> Elements:
+        """g at each shard: answers (M,R,...) of the clients `survivors`, in that order -> (M,K,...)."""
+        self._check(answers.shape[1], survivors)
+        return self._apply(self.decoding_matrix(survivors), answers)
 
-    def decode_sum(self, replies: Elements, survivors: Sequence[int]) -> Elements:
-        """Σ_k g(X_k), all that the server needs: replies (M,R,...) -> (M,...)."""
-        self._check(replies.shape[1], survivors)
-        return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), replies)[:, 0]
+    def decode_sum(self, answers: Elements, survivors: Sequence[int]) -> Elements:
+        """Σ_k g(X_k), all that the coordinator needs: answers (M,R,...) -> (M,...)."""
+        self._check(answers.shape[1], survivors)
+        return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), answers)[:, 0]
 
     def sum_decoder(self, survivors: Sequence[int]) -> Elements:
         """(M,R): the coefficients that `decode_sum` gives the answers of R survivors."""
@@ -137,18 +134,18 @@ class LagrangeCode:
         points = torch.tensor(self.client_points)[survivors]
         return self.field.sum(lagrange_matrices(self.field, points, self.data_points), 2)  # (M,S,K,R) -> (M,S,R)
 
-    def _check(self, num_replies: int, survivors: Sequence[int]) -> None:
+    def _check(self, num_answers: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
-            raise TooFewReplies(
-                f"{len(survivors)} of {self.num_clients} replied, {self.recovery_threshold} needed (degree "
+            raise TooFewAnswers(
+                f"{len(survivors)} of {self.num_clients} answered, {self.recovery_threshold} needed (degree "
                 f"{self.degree}, shards {self.num_shards}, colluders {self.max_colluders}); the round is skipped"
             )
         if not set(survivors) <= set(range(self.num_clients)):
             raise UsageError(f"survivors {list(survivors)} are not all among clients 0..{self.num_clients - 1}")
-        if not len(set(survivors)) == len(survivors) == num_replies == self.recovery_threshold:
+        if not len(set(survivors)) == len(survivors) == num_answers == self.recovery_threshold:
             raise UsageError(
-                f"exactly {self.recovery_threshold} replies of as many clients are decoded at a time, "
-                f"{num_replies} of {len(set(survivors))} came"
+                f"exactly {self.recovery_threshold} answers of as many clients are decoded at a time, "
+                f"{num_answers} of {len(set(survivors))} came"
             )
 
     def _apply(self, matrix: Elements, columns: Elements) -> Elements:
@@ -157,12 +154,12 @@ class LagrangeCode:
         return flat.reshape(num_moduli, matrix.shape[1], *shape)
 
 
-def lagrange_matrix(field: Field, nodes: Sequence[int], targets: Sequence[int]) -> Elements:
+def lagrange_matrix(field: ModularArithmetic[Elements], nodes: Sequence[int], targets: Sequence[int]) -> Elements:
     """(M,targets,nodes): evaluates at `targets` the polynomial through values at `nodes` (disjoint sets)."""
     return lagrange_matrices(field, torch.tensor([list(nodes)]), targets)[:, 0]
 
 
-def lagrange_matrices(field: Field, nodes: Tensor, targets: Sequence[int]) -> Elements:
+def lagrange_matrices(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]) -> Elements:
     """(M,S,targets,nodes) for S sets of nodes (S,nodes) at once.
 
     Barycentric form: entry (t,j) = Π_i (z_t − x_i) / [(z_t − x_j) · Π_{i≠j} (x_j − x_i)].
@@ -183,5 +180,5 @@ def lagrange_matrices(field: Field, nodes: Tensor, targets: Sequence[int]) -> El
 
 
 @lru_cache(maxsize=_CACHED_DECODERS)
-def _decoding_matrix(code: LagrangeCode, survivors: tuple[int, ...]) -> Elements:
+def _decoding_matrix(code: LagrangeCode[Elements], survivors: tuple[int, ...]) -> Elements:
     return lagrange_matrix(code.field, [code.client_points[j] for j in survivors], code.data_points)

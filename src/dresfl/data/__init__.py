@@ -5,7 +5,7 @@ spent on them, and no pickle gets to name code of its own choosing.
 """
 
 from .dataset import DataSet, Split
-from .partition import dirichlet, iid, label_sorted
-from .readers import DATASETS, load
-
-__all__ = ["DataSet", "Split", "load", "DATASETS", "label_sorted", "dirichlet", "iid"]
+from .partition import Partition, partition
+from .pieces import map_rows
+from .rows import flat_inputs, integer_rows, integer_type
+from .sources import Source, data_set_label, image_source, load, sources

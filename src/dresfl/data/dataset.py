@@ -16,7 +16,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Inputs and their labels, as one client or the evaluating party holds them.
+    """Inputs and their labels, as one client or the evaluating participant holds them.
 
     `inputs` is float32, either (B, H, W, C) images in [0, 1] or (B, F) features of any finite size;
     `labels` is int64, (B,), in 0..num_classes-1. Anything else is refused with the first offending row.

@@ -8,6 +8,7 @@ import gzip
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,21 @@ def read_idx(path: Path, num_axes: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
+def idx_pair(prefix: str) -> tuple[str, str]:
+    """The files of one part of a data set: its images and its labels."""
+    return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+
+
+def read_images(
+    paths: Sequence[Path], *, transposed: bool = False
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The images (B,H,W,1) and labels (B,) of a pair of files. `transposed`: the file has columns for rows."""
+    images, labels = read_idx(paths[0], num_axes=3), read_idx(paths[1], num_axes=1)
+    if transposed:
+        images = images.swapaxes(1, 2)  # (B,W,H) -> (B,H,W)
+    return images[..., np.newaxis], labels.astype(np.int64)  # (B,H,W) -> (B,H,W,1)
+
+
 def _shape(header: bytes, num_axes: int, path: Path) -> tuple[int, ...]:
     wanted = bytes([0, 0, 8, num_axes])
     if header[:4] != wanted:
@@ -54,6 +70,6 @@ def _shape(header: bytes, num_axes: int, path: Path) -> tuple[int, ...]:
     if len(header) != 4 + 4 * num_axes:
         raise damaged(path, "ends within its header")
     shape = struct.unpack(f">{num_axes}I", header[4:])
-    if 0 in shape:  # beside a zero, any other size would pass for an empty array
+    if 0 in shape:  # with a zero among them, any other size would pass for an empty array
         raise damaged(path, f"has the empty shape {shape}")
     return shape

@@ -56,7 +56,7 @@ def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
             raise ValueError("it ends within an element's type")
         kind, size = struct.unpack_from("<II", data)
         start, end = 8, 8 + size
-        if kind >> 16:  # a value of at most 4 bytes lies where the length would, and its length beside the type
+        if kind >> 16:  # at most 4 bytes of value take the place of the length, which shares a word with the type
             kind, size = kind & 0xFFFF, kind >> 16
             start, end = 4, 8
         if start + size > min(end, len(data)):

@@ -13,6 +13,7 @@ import io
 import math
 import pickle
 import pickletools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -107,6 +108,17 @@ def read_batch(path: Path, label_key: str) -> tuple[npt.NDArray[np.uint8], npt.N
         return _contents(_BatchUnpickler(io.BytesIO(program), encoding="bytes").load(), label_key)
     except Exception as error:  # a hostile pickle can provoke nearly any exception, and none is our bug
         raise damaged(path, f"not a CIFAR batch: {error}") from error
+
+
+def read_cifar(paths: Sequence[Path], *, label_key: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The images (B,32,32,3) and labels (B,) of several batches, one after the other."""
+    batches = [read_batch(path, label_key) for path in paths]
+    for path, (pixels, _) in zip(paths, batches, strict=True):
+        if pixels.shape[1] != 3 * 32 * 32:
+            raise damaged(path, f"{pixels.shape[1]} values a row, wanted 3072 (3 channels of 32x32)")
+    pixels = np.concatenate([pixels for pixels, _ in batches])
+    labels = np.concatenate([labels for _, labels in batches])
+    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels  # (B,3072) -> (B,C,H,W) -> (B,H,W,C)
 
 
 def _check_program(program: bytes) -> None:

@@ -1,1 +1,1 @@
-"""Real parties over a network: a coordinator's and a site's run from their own TOML files, and a trial of both."""
+"""A coordinator's and a client's run over a network, from their own TOML files."""

@@ -1,11 +1,12 @@
-"""A coordinator's and a site's run over Flower, from the same files as over gRPC: fed.toml and site.toml.
+"""A coordinator's and a client's run over Flower, from the same files as over gRPC: fed.toml and site.toml.
 
-Of these files Flower has no use for [network] server, keepalive and delays, nor for certificate and authority: its own
-SuperLink and SuperNodes have theirs. A site's ClientApp imports this for every message; hence the imports inside.
+Flower ignores [network] coordinator, keepalive and delays, certificate and authority in these files: its SuperLink and
+SuperNodes have their own. A ClientApp imports this for every bundle; hence the imports inside.
 """
 
-import dataclasses
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,18 @@ from dresfl.errors import DresError, UsageError
 from dresfl.runtimes.flower_runtime.worker import Forwarder
 
 if TYPE_CHECKING:
-    from dresfl.protocol import Task
+    from dresfl.runtimes.coordinator_host import CoordinatorHost
     from dresfl.runtimes.flower_runtime.apps import Handler
+    from dresfl.runtimes.flower_runtime.client import FlowerClient
     from dresfl.runtimes.flower_runtime.post import Carrier
-    from dresfl.runtimes.flower_runtime.site import Site
 
 Config = Mapping[str, Any]
 
 
 def open_site(node: Config, run: Config) -> "Handler":
-    """The site that a node stands for: its worker, if one runs, else the site itself, in this process.
+    """The client that a node stands for: its worker, if one runs, else the client itself, in this process.
 
-    node: --node-config of the SuperNode. With `socket`: the worker that listens there, and nothing else of the site.
+    node: --node-config of the SuperNode. With `socket`: the worker that listens there, and nothing else of the client.
     With `site`: the path of site.toml, and, if the store is not where that says, `store-dir`. In a simulation, where
     nodes have only a number, run: `sites`, a folder of site-0/site.toml and so on.
     """
@@ -44,40 +45,43 @@ def site_path(node: Config, run: Config) -> Path:
 
 
 def socket_path(site: Path) -> Path:
-    """Where the worker of a site listens: beside its configuration."""
+    """Where the worker of a client listens: beside its configuration."""
     return site.with_suffix(".socket")
 
 
-def load_site(path: Path, store: str = "") -> "Site":
-    """A site from its files. store: another folder for its shares than the file says."""
+def load_site(path: Path, store: str = "") -> "FlowerClient":
+    """A client from its files. store: another folder for its shares than the file says."""
     import torch
 
-    from dresfl.runtimes.flower_runtime.site import Site
+    from dresfl.runtimes.flower_runtime.client import FlowerClient
+    from dresfl.runtimes.log import log_to
     from dresfl.sealing import Identity, Roster
 
-    from .settings import SiteConfig, load_agreement, load_party
+    from .settings import ClientConfig, load_agreement, load_settings
 
-    config = load_party(SiteConfig, path)
+    config = load_settings(ClientConfig, path)
     torch.set_num_threads(config.threads)
     roster = Roster.load(Path(config.keys.roster), config.keys.roster_sha256)
     identity = Identity.load(Path(config.keys.identity))
     agreement = load_agreement(config, roster)
 
     def rows() -> Any:
-        from .rows import site_rows
+        from .rows import own_rows
 
-        return site_rows(config.data, agreement, roster.index_of(identity.member))
+        return own_rows(config.data, agreement, roster.index_of(identity.member))
 
-    def keep(final: "Task") -> None:
+    def keep(final: Any) -> None:
         from .model import keep_model
 
         keep_model(config.model, agreement, final)
 
-    return Site(agreement, identity, roster, Path(store or config.folder), rows, config.device, keep)
+    log = log_to(partial(print, file=sys.stderr, flush=True))
+    folder = Path(store or config.folder)
+    return FlowerClient(agreement, identity, roster, folder, rows, log, device=config.device, keep_model=keep)
 
 
 def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[Path], None]) -> None:
-    """Serve a site's letters until interrupted: what its ClientApps pass on."""
+    """Answer a client's bundles until interrupted: what its ClientApps pass on."""
     from dresfl.runtimes.flower_runtime.worker import serve
 
     place = (socket or socket_path(path)).resolve()
@@ -86,46 +90,35 @@ def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[
 
 def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
-    from dresfl.experiments.training import threads
-    from dresfl.runtimes.flower_runtime.coordinator import Coordinator, Settings
+    from dresfl.runtimes.flower_runtime.coordinator import WINDOWS, FlowerCoordinator
     from dresfl.runtimes.flower_runtime.post import Post
-    from dresfl.runtimes.grpc_runtime import log_to
+    from dresfl.runtimes.log import log_to
     from dresfl.sealing import Identity, Roster
 
-    from .rows import test_rows
-    from .serve import Recorder, check_same
-    from .settings import ServerConfig, load_agreement, load_party
+    from .serve import run_coordinator
+    from .settings import CoordinatorConfig, load_agreement, load_settings
 
-    config = load_party(ServerConfig, Path(str(run["server"])))
+    config = load_settings(CoordinatorConfig, Path(str(run["coordinator"])))
     roster = Roster.load(Path(config.keys.roster), config.keys.roster_sha256)
-    agreement = load_agreement(config, roster)
-    folder = Path(config.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    check_same(folder / "agreement.json", agreement)
-    network = config.network
-    settings = Settings(network.grace, network.deadline, network.on_shortage, network.linger)
-    with threads(config.threads), open(folder / "log.jsonl", "a", buffering=1, encoding="utf-8") as lines:
+    identity = Identity.load(Path(config.keys.identity))
+    agreement, deadline = load_agreement(config, roster), config.network.deadline
+    Path(config.folder).mkdir(parents=True, exist_ok=True)
+    with open(Path(config.folder) / "log.jsonl", "a", buffering=1, encoding="utf-8") as lines:
 
         def write(line: str) -> None:
             lines.write(line + "\n")
             print(line, flush=True)  # for `flwr log`
 
         log = log_to(write)
-        recorder = Recorder(config, agreement, test_rows(config.test, agreement), log, engine="flower")
-        identity = Identity.load(Path(config.keys.identity))
-        coordinator = Coordinator(
-            settings, agreement, identity, roster, folder, recorder.make_server, recorder.watch, log
-        )
+
+        def carry_out(host: "CoordinatorHost") -> None:
+            post = Post(carrier, ttl=max(3600.0, 10 * deadline))  # given up for good long after the deadline
+            FlowerCoordinator(host, identity, roster, log, deadline).run(post)
+
         try:
-            server = coordinator.run(Post(carrier, settings.ttl))
+            summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
         except DresError as error:
             log("error", reason=str(error), hint=error.hint)
             raise
-        finally:
-            recorder.close()
-        summary = recorder.finish(server)
-        counted = dataclasses.asdict(coordinator.counters)
-        answered = counted.pop("last_answered")
-        late = [client for client, number in sorted(answered.items()) if number < server.rounds - 1]
-        log("done", weights_sha256=summary["weights_sha256"], **counted, not_in_last_round=late)
+        log("done", weights_sha256=summary["weights_sha256"])
         return summary

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,33 +11,34 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dresfl.errors import UsageError
-from dresfl.runtimes.grpc_runtime import Hub, Log
+from dresfl.federation import Coordinator
+from dresfl.runtimes.log import Log
 
 
-class _HubCollector(Collector):
-    """Reads the hub's counters when somebody asks."""
+class _Collector(Collector):
+    """Reads the machine's counters when somebody asks."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, machine: Coordinator, refusals: Callable[[], int]) -> None:
+        self._machine, self._refusals = machine, refusals
 
     def collect(self) -> Iterator[Metric]:
-        hub, running = self._hub, self._hub.running
-        yield GaugeMetricFamily("dresfl_clients_connected", "Clients with an open session", len(hub.connected))
-        yield GaugeMetricFamily("dresfl_clients_ready", "Clients that hold all shares", len(hub.ready))
-        yield CounterMetricFamily("dresfl_refusals", "Connections and frames refused", hub.refusals)
-        if running is None:
+        machine, counters = self._machine, self._machine.counters
+        refusals = counters.refusals + self._refusals()
+        yield GaugeMetricFamily("dresfl_clients_connected", "Clients that are connected", len(machine.connected))
+        yield GaugeMetricFamily("dresfl_clients_ready", "Clients that hold all shares", len(machine.ready))
+        yield CounterMetricFamily("dresfl_refusals", "Connections and messages refused", refusals)
+        if machine.training is None or machine.relay is None:
             return
-        counters = running.rounds.counters
-        yield GaugeMetricFamily("dresfl_round", "The current round", running.server.round_number)
-        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", running.server.rounds)
+        yield GaugeMetricFamily("dresfl_round", "The current round", machine.training.round_number)
+        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", machine.training.rounds)
         yield CounterMetricFamily("dresfl_answers", "Valid answers", counters.answers)
         yield CounterMetricFamily("dresfl_late_answers", "Answers that came after their round", counters.late)
         yield CounterMetricFamily("dresfl_invalid_answers", "Answers that were refused", counters.invalid)
-        yield CounterMetricFamily("dresfl_shortages", "Deadlines with fewer than R answers", counters.shortages)
+        yield CounterMetricFamily("dresfl_shortages", "Deadlines with too few answers", counters.shortages)
         yield CounterMetricFamily(
-            "dresfl_relayed_bytes", "Sealed bytes taken from dealers", running.relay.relayed_bytes
+            "dresfl_relayed_bytes", "Sealed bytes taken from dealers", machine.relay.relayed_bytes
         )
-        yield GaugeMetricFamily("dresfl_spooled_bytes", "Sealed bytes on disk", running.relay.spooled_bytes)
+        yield GaugeMetricFamily("dresfl_spooled_bytes", "Sealed bytes on disk", machine.relay.stored_bytes)
         last = GaugeMetricFamily("dresfl_last_answered_round", "Each client's last answer", labels=["client"])
         for client, number in sorted(counters.last_answered.items()):
             last.add_metric([str(client)], number)
@@ -45,24 +46,26 @@ class _HubCollector(Collector):
 
 
 @contextlib.contextmanager
-def serve_metrics(address: str, hub: Hub, log: Log) -> Iterator[None]:
-    """Serve /health and /metrics at `address` for as long as it lasts; nothing if it is empty."""
+def serve_metrics(address: str, machine: Coordinator, refusals: Callable[[], int], log: Log) -> Iterator[None]:
+    """Serve /health and /metrics at `address` for as long as it lasts; nothing if it is empty.
+
+    refusals: how many connections the runtime has refused before the machine heard of them.
+    """
     if not address:
         yield
         return
     registry = CollectorRegistry()
-    registry.register(_HubCollector(hub))
+    registry.register(_Collector(machine, refusals))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
             elif self.path == "/health":
-                running = hub.running
                 state = {
-                    "connected": len(hub.connected),
-                    "ready": len(hub.ready),
-                    "round": running.server.round_number if running else None,
+                    "connected": len(machine.connected),
+                    "ready": len(machine.ready),
+                    "round": machine.training.round_number if machine.training else None,
                 }
                 self._answer(200, "application/json", json.dumps(state).encode())
             else:

@@ -1,16 +1,20 @@
-"""What a site keeps of a run: the final weights."""
+"""The model that a run of real participants ends with: the same file at the coordinator and at every client."""
 
 from pathlib import Path
 
+from torch import Tensor
+
 from dresfl.federation import Agreement
-from dresfl.files import save_tensors
-from dresfl.model import weights_sha256
 from dresfl.protocol import Task
+from dresfl.storage.model_file import StoredModel, write_model
+
+
+def stored_model(agreement: Agreement, weights: Tensor) -> StoredModel:
+    """An agreement's network with its final integer weights."""
+    return StoredModel(agreement.network, weights, agreement.shift, agreement.input_bound)
 
 
 def keep_model(path: str, agreement: Agreement, final: Task) -> None:
     """Write the final weights where site.toml wants them; an empty path: nowhere."""
     if path:
-        digest = weights_sha256(final.weights)
-        description = {"format": "dresfl model 1", "agreement": agreement.described(), "weights_sha256": digest}
-        save_tensors(Path(path), agreement.network.tensors(final.weights), description)
+        write_model(Path(path), stored_model(agreement, final.weights))

@@ -1,28 +1,30 @@
-"""A party's own rows, from its disk."""
+"""The rows of a client, or of the coordinator's test, from the disk."""
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from dresfl.data import DataSet, load
+from dresfl.data import DataSet, flat_inputs, integer_rows, load, partition
 from dresfl.errors import DataError
-from dresfl.experiments.prepare import flat_inputs, integer_rows, partition
 from dresfl.federation import Agreement
 
-from .settings import SiteData, Test
+from .settings import ClientData, Test
 
 
-def site_rows(data: SiteData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
-    """The integer inputs (m,F) and one-hot targets (m,C) that a site shares, checked against the agreement."""
+def own_rows(data: ClientData, agreement: Agreement, index: int) -> tuple[Tensor, Tensor]:
+    """The integer inputs (m,F) and one-hot targets (m,C) that a client shares, checked against the agreement."""
     if data.file:
         own = read_npz(Path(data.file), agreement.network.num_classes)
         rows = np.arange(own.num_rows)
     else:
         own = load(data.dataset, data.folder or None).train
-        rows = partition(data.as_partition(), agreement.num_clients, agreement.seed, own)[index]
-    check_rows(own, agreement)
+        parts = partition(own.labels, agreement.num_clients, data.partition, alpha=data.alpha, seed=agreement.seed)
+        rows = parts[index]
+    check_data_set(own, agreement)
     return integer_rows(own, agreement.quantizer, rows)
 
 
@@ -34,32 +36,41 @@ def test_rows(test: Test, agreement: Agreement) -> DataSet | None:
         found = load(test.dataset, test.folder or None).test
     else:
         return None
-    check_rows(found, agreement)
+    check_data_set(found, agreement)
     return found
 
 
 def read_npz(path: Path, num_classes: int) -> DataSet:
     """Rows from a NumPy archive: `inputs` (m,…) of any real type, `labels` (m,) of integers."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            inputs, labels = archive["inputs"], archive["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"cannot read rows from {path}: {error}", "save them with numpy.savez(inputs=…, labels=…)"
-        ) from error
+    arrays = read_npz_arrays(path, "inputs", "labels")
+    inputs, labels = arrays["inputs"], arrays["labels"]
     if not np.issubdtype(labels.dtype, np.integer) or inputs.dtype.kind not in "fiu":
         raise DataError(f"{path}: inputs must be numbers and labels integers", "convert them before saving")
     return DataSet(inputs.astype(np.float32), labels.astype(np.int64).ravel(), num_classes, path.name)
 
 
-def check_rows(data: DataSet, agreement: Agreement) -> None:
+def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a NumPy archive, among which the needed ones must be."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        if missing := [name for name in needed if name not in arrays]:
+            raise ValueError(f"it has no {' and no '.join(missing)}")
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"cannot read rows from {path}: {error}", "save them with numpy.savez(inputs=…, labels=…)"
+        ) from error
+    return arrays
+
+
+def check_data_set(data: DataSet, agreement: Agreement) -> None:
     """Refuse rows that the agreement is not made for: their size, their classes, and the bound on their values."""
     network = agreement.network
     if flat_inputs(data).shape[1] != network.input_size or data.num_classes != network.num_classes:
         raise DataError(
             f"{data.name}: rows of {flat_inputs(data).shape[1]} values in {data.num_classes} classes; the agreement "
             f"has {network.input_size} and {network.num_classes}",
-            "all parties must prepare their rows alike",
+            "all clients must prepare their rows alike",
         )
     reach = max(float(data.inputs.max()) + agreement.shift, -float(data.inputs.min()) - agreement.shift)
     if reach > agreement.input_bound:

@@ -1,7 +1,8 @@
-"""What a coordinator and a site write down: TOML in, frozen and checked once.
+"""What a coordinator and a client write down: TOML in, frozen and checked once.
 
-Three files. `agreement.toml` is the same at every party, to the last digit. Each party then has one of its own, which
-names the agreement, its keys, and what is its own affair. Paths are relative to the file that names them.
+There are three kinds of files. `agreement.toml` is the same everywhere, to the last digit. The coordinator and each
+client also have a file of their own, which names the agreement, their keys, and what concerns nobody else. Paths are
+relative to the file that names them.
 docs/reference/network-configuration.md lists every key.
 """
 
@@ -10,13 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
+from dresfl.coding import CodeParameters
+from dresfl.data import Partition
 from dresfl.errors import UsageError
-from dresfl.experiments.config import Data, load_table, parse
-from dresfl.federation import Agreement
+from dresfl.federation import Agreement, CoordinatorSettings, RoundTiming, Windows
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
-from dresfl.runtimes.grpc_runtime import Credentials, HubSettings, Pace, SiteSettings
+from dresfl.runtimes.grpc_runtime import ConnectSettings, Credentials, ListenSettings
 from dresfl.sealing import Identity, Roster
+
+from .toml import load_table, parse
 
 
 @final
@@ -26,10 +30,10 @@ class AgreedModel:
 
     layers: tuple[Layer, ...]
     input_shape: tuple[int, ...]
-    input_bits: int = 4
-    weight_bits: int = 10
-    shift: float = 0.0
-    input_bound: float = 1.0  # no |input|, shift included, is larger
+    input_bits: int = Agreement.input_bits
+    weight_bits: int = Agreement.weight_bits
+    shift: float = Agreement.shift
+    input_bound: float = Agreement.input_bound  # no |input|, shift included, is larger
 
 
 @final
@@ -37,15 +41,15 @@ class AgreedModel:
 class AgreedFederation:
     """K, T and the batch. N is the length of the roster."""
 
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
 
 
 @final
 @dataclass(frozen=True)
 class AgreementFile:
-    """agreement.toml: what all parties must hold alike, beside the roster."""
+    """agreement.toml: what all must hold alike, together with the roster."""
 
     rounds: int
     model: AgreedModel
@@ -53,7 +57,7 @@ class AgreementFile:
     federation: AgreedFederation = field(default_factory=AgreedFederation)
 
     def with_roster(self, roster: Roster) -> Agreement:
-        """The agreement among the parties of a roster."""
+        """The agreement among the members of a roster."""
         model, code = self.model, self.federation
         return Agreement(
             layers=model.layers,
@@ -75,7 +79,7 @@ class AgreementFile:
 @final
 @dataclass(frozen=True)
 class Keys:
-    """Where a party's keys are, whom it trusts, and the roster it has pinned."""
+    """Where the own keys are, whom to trust, and the roster that is pinned."""
 
     identity: str  # folder of dresfl keygen
     certificate: str  # PEM, with its chain if there is one
@@ -91,12 +95,12 @@ class Listening:
 
     listen: str = "0.0.0.0:7443"
     metrics: str = ""  # address of the health and metrics endpoint, e.g. 127.0.0.1:9464; empty: none
-    grace: float = 0.0
-    deadline: float = 120.0
-    on_shortage: Literal["retry", "skip"] = "retry"
-    spool_bytes: int = 4 * 2**30
-    keepalive: float = 20.0
-    linger: float = 30.0
+    grace: float = RoundTiming.grace
+    deadline: float = RoundTiming.deadline
+    on_shortage: Literal["retry", "skip"] = RoundTiming.on_shortage
+    spool_bytes: int = Windows.stored_bytes
+    keepalive: float = ListenSettings.keepalive
+    linger: float = CoordinatorSettings.linger
 
 
 @final
@@ -111,7 +115,7 @@ class Test:
 
 @final
 @dataclass(frozen=True)
-class ServerConfig:
+class CoordinatorConfig:
     """fed.toml: a coordinator."""
 
     name: str
@@ -130,73 +134,69 @@ class ServerConfig:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
 
-    def hub_settings(self) -> HubSettings:
+    def listen_settings(self) -> ListenSettings:
+        return ListenSettings(self.network.listen, self.network.keepalive)
+
+    def machine_settings(self, windows: Windows | None = None) -> CoordinatorSettings:
+        """How the machine waits and what it allows itself. windows: those of a runtime, if it has its own."""
         network = self.network
-        return HubSettings(
-            listen=network.listen,
-            folder=Path(self.folder),
-            spool_bytes=network.spool_bytes,
-            keepalive=network.keepalive,
-            linger=network.linger,
-            pace=Pace(network.grace, network.deadline, network.on_shortage),
-        )
+        timing = RoundTiming(network.grace, network.deadline, network.on_shortage)
+        own = dataclasses.replace(windows or Windows(), stored_bytes=network.spool_bytes)
+        return CoordinatorSettings(timing, network.linger, own)
 
 
 @final
 @dataclass(frozen=True)
 class Connecting:
-    """How a site reaches the coordinator."""
+    """How a client reaches the coordinator."""
 
-    server: str
-    keepalive: float = 20.0
-    first_delay: float = 0.2
-    longest_delay: float = 30.0
+    coordinator: str
+    keepalive: float = ConnectSettings.keepalive
+    first_delay: float = ConnectSettings.first_delay
+    longest_delay: float = ConnectSettings.longest_delay
 
 
 @final
 @dataclass(frozen=True)
-class SiteData:
-    """A site's own rows: an .npz file with `inputs` and `labels`; or, for trials, its part of a known data set."""
+class ClientData:
+    """A client's own rows: an .npz file with `inputs` and `labels`; or, for trials, its part of a known data set."""
 
     file: str = ""
     dataset: str = ""
     folder: str = ""
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.dataset):
             raise UsageError("give [data] either a file or a dataset", 'for example file = "rows.npz"')
 
-    def as_partition(self) -> Data:
-        return Data(self.dataset, self.partition, self.alpha)
-
 
 @final
 @dataclass(frozen=True)
-class SiteConfig:
-    """site.toml: one organisation."""
+class ClientConfig:
+    """site.toml: one client."""
 
     agreement: str
-    folder: str  # the site's store: its secret and its shares
+    folder: str  # the client's store: its secret and its shares
     keys: Keys
     network: Connecting
-    data: SiteData
+    data: ClientData
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     model: str = ""  # where to write the final weights; empty: nowhere
 
-    def site_settings(self) -> SiteSettings:
-        return SiteSettings(**dataclasses.asdict(self.network), device=self.device)
+    def connect_settings(self) -> ConnectSettings:
+        return ConnectSettings(**dataclasses.asdict(self.network))
 
 
 _T = TypeVar("_T")
 _PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster", "file", "model")
 
 
-def load_party(kind: type[_T], path: Path) -> _T:
-    """Read a party's file; its paths become absolute."""
-    table = load_table(str(path))
+def load_settings(kind: type[_T], path: Path) -> _T:
+    """Read the file of a coordinator or a client; its paths become absolute."""
+    table = load_table(path)
     tables: list[dict[str, Any]] = [table, *(part for part in table.values() if isinstance(part, dict))]
     for part in tables:
         for name in _PATHS:
@@ -205,13 +205,13 @@ def load_party(kind: type[_T], path: Path) -> _T:
     return parse(kind, table)
 
 
-def load_agreement(config: ServerConfig | SiteConfig, roster: Roster) -> Agreement:
-    """The agreement that a party's file names, for a roster."""
-    return parse(AgreementFile, load_table(config.agreement)).with_roster(roster)
+def load_agreement(config: CoordinatorConfig | ClientConfig, roster: Roster) -> Agreement:
+    """The agreement that a file names, for a roster."""
+    return parse(AgreementFile, load_table(Path(config.agreement))).with_roster(roster)
 
 
 def load_credentials(keys: Keys) -> Credentials:
-    """A party's keys, certificate and pinned roster."""
+    """The own keys and certificate, and the pinned roster."""
     roster = Roster.load(Path(keys.roster), keys.roster_sha256)
     try:
         certificate, authority = Path(keys.certificate).read_bytes(), Path(keys.authority).read_bytes()

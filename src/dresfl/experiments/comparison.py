@@ -4,11 +4,11 @@ import functools
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ from torch import Tensor
 
 from dresfl import baselines
 from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
+from dresfl.data import flat_inputs
 from dresfl.field import PublicStream
 from dresfl.files import write_atomic
+from dresfl.kernels.threads import torch_threads
+from dresfl.storage.run_folder import read_metrics
 
 from .config import RunConfig
-from .prepare import Prepared, flat_inputs, prepare
-from .training import read_metrics, threads
+from .prepare import Prepared, prepare
+from .published import METHOD_LABELS
 
 _EVALUATED_AT_A_TIME = 2048
 
@@ -31,41 +34,43 @@ _EVALUATED_AT_A_TIME = 2048
 class Curve:
     """Test accuracy over rounds, and what else is told of a run."""
 
-    label: str
-    rounds: tuple[int, ...]
-    accuracies: tuple[float, ...]
-    seconds: float
+    evaluations: list[dict[str, Any]]  # round, test_accuracy and seconds of each, as metrics.jsonl has them
     mean_survivors: float = 0.0  # answering clients a round
     skipped_rounds: int = 0  # nobody answered
-    seconds_at: tuple[float, ...] = ()  # of each evaluation
     weights_sha256: str = ""
+
+    @property
+    def rounds(self) -> list[int]:
+        return [line["round"] for line in self.evaluations]
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [line["test_accuracy"] for line in self.evaluations]
 
     @property
     def final(self) -> float:
         return self.accuracies[-1]
 
+    @property
+    def seconds(self) -> float:
+        return float(self.evaluations[-1]["seconds"])
+
 
 def run_baseline(
-    prepared: Prepared,
-    method: Method,
-    label: str,
-    watch: Callable[[int, float], None],
-    *,
-    loss: Loss = "cross-entropy",
-    device: str | None = None,
+    prepared: Prepared, method: Method, watch: Callable[[int, float], None], *, loss: Loss = "cross-entropy"
 ) -> Curve:
-    """Train the ReLU twin of the run's network: same sizes, data, rounds, batch size, optimiser and dropouts.
+    """Train the ReLU network that the run's network is compared with.
 
-    float64 on a CPU, float32 on a GPU. `watch` gets each round's number and the latest accuracy.
+    Sizes, data, rounds, batch size, optimiser and dropouts are the run's. float64 on a CPU, float32 on a GPU. `watch`
+    gets each round's number and the latest accuracy.
     """
-    config, draws = prepared.config, Draws(prepared, method)
-    device = config.device if device is None else device
+    config, device, draws = prepared.config, prepared.config.device, Draws(prepared, method)
     dtype = torch.float32 if device == "cuda" else torch.float64
     network = prepared.session.network
     problem = baselines.Problem(network, method, loss, config.optimizer, draws.num_clients)
     state = baselines.initial_state(problem, PublicStream(config.seed), device, dtype)
     train, test = prepared.split.train, prepared.split.test
-    training = baselines.Training(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
+    training = baselines.BaselineTraining(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
     test_inputs, test_labels = flat_inputs(test).to(device), torch.from_numpy(test.labels).to(device)
 
     def accuracy() -> float:
@@ -77,7 +82,7 @@ def run_baseline(
         return int(right) / test.num_rows
 
     started, done, latest = time.monotonic(), 0, 0.0
-    points: dict[int, tuple[float, float]] = {}
+    evaluations: list[dict[str, Any]] = []
     while done < config.rounds:
         until_evaluation = config.evaluate_every - done % config.evaluate_every
         first, done = done, min(done + until_evaluation, done + BLOCK_ROUNDS, config.rounds)
@@ -86,18 +91,10 @@ def run_baseline(
             watch(number, latest)
         if done % config.evaluate_every == 0 or done == config.rounds:
             latest = accuracy()
-            points[done] = latest, time.monotonic() - started
+            evaluations.append({"round": done, "test_accuracy": latest, "seconds": time.monotonic() - started})
         watch(done, latest)
-    return Curve(
-        label,
-        tuple(points),
-        tuple(accuracy for accuracy, _ in points.values()),
-        time.monotonic() - started,
-        draws.answers / config.rounds,
-        draws.skipped,
-        tuple(seconds for _, seconds in points.values()),
-        hashlib.sha256(training.state.weights.cpu().numpy().tobytes()).hexdigest(),
-    )
+    digest = hashlib.sha256(training.state.weights.cpu().numpy().tobytes()).hexdigest()
+    return Curve(evaluations, draws.answers / config.rounds, draws.skipped, digest)
 
 
 @final
@@ -145,34 +142,28 @@ class Draws:
         return self._rows[torch.cat([torch.empty((0, batch), dtype=torch.int64), *drawn]) + starts.unsqueeze(1)]
 
 
-def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], None]) -> list[Curve]:
-    """The curves of a finished DReS-FL run and of both baselines, drawn into `out`/curves.png."""
-    evaluated = [line for line in read_metrics(out) if "test_accuracy" in line]
-    ours = Curve(
-        "DReS-FL",
-        tuple(line["round"] for line in evaluated),
-        tuple(line["test_accuracy"] for line in evaluated),
-        evaluated[-1]["seconds"],
-    )
+def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], None]) -> dict[str, Curve]:
+    """The curves of a finished DReS-FL run and of two baselines, drawn into `out`/curves.png."""
+    curves = {"DReS-FL": Curve([line for line in read_metrics(out) if "test_accuracy" in line])}
     prepared = prepare(config, None)
-    methods: tuple[tuple[Method, str], ...] = (("fedavg", "FedAvg"), ("centralised", "centralised"))
-    curves = [ours]
-    with threads(config.threads):
-        for method, label in methods:
-            curves.append(run_baseline(prepared, method, label, functools.partial(watch, label), loss="squared"))
+    methods: tuple[Method, ...] = ("fedavg", "centralised")
+    with torch_threads(config.threads):
+        for method in methods:
+            label = METHOD_LABELS[method]
+            curves[label] = run_baseline(prepared, method, functools.partial(watch, label), loss="squared")
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")
     return curves
 
 
-def plot_curves(curves: Sequence[Curve], path: Path, title: str) -> None:
+def plot_curves(curves: Mapping[str, Curve], path: Path, title: str) -> None:
     """Test accuracy over rounds as a PNG."""
     from matplotlib.figure import Figure  # here, since it takes half a second to import
 
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for curve, style in zip(curves, ("-", "--", ":", "-."), strict=False):
+    for (label, curve), style in zip(curves.items(), ("-", "--", ":", "-."), strict=False):
         percent = [100 * accuracy for accuracy in curve.accuracies]
-        axes.plot(curve.rounds, percent, style, label=f"{curve.label}: {percent[-1]:.1f} %", linewidth=1.8)
+        axes.plot(curve.rounds, percent, style, label=f"{label}: {percent[-1]:.1f} %", linewidth=1.8)
     axes.set(xlabel="round", ylabel="test accuracy (%)", title=title, ylim=(0, 100))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

@@ -1,35 +1,26 @@
-"""A run's configuration: TOML in, frozen and checked once, TOML out.
+"""The configuration of one training run: frozen dataclasses, read from TOML and checked once.
 
 Every key is a field of a dataclass here (or of a layer, or of `Optimizer`): docs/reference/configuration.md lists them.
 """
 
-import dataclasses
-import difflib
-import json
 import math
-import tomllib
-import types
-import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import resources
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, final
+from typing import Literal, final
 
+from dresfl.coding import CodeParameters
+from dresfl.data import Partition
+from dresfl.deploy.toml import closest, load_table, override, parse, parse_table
 from dresfl.errors import UsageError
 from dresfl.features import Features
-from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, SumPool
+from dresfl.model import Layer, Network
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.local import Engine
 
-LAYER_KINDS: dict[str, type[Layer]] = {
-    "dense": Dense,
-    "conv2d": Conv2d,
-    "sumpool": SumPool,
-    "flatten": Flatten,
-    "square": Square,
-    "quadratic": Quadratic,
-}
+from .presets import preset_names, preset_text
+
+PAPER_CODE = CodeParameters(num_clients=20)
 
 
 @final
@@ -38,19 +29,8 @@ class Data:
     """Which data set, and how it is spread over the clients."""
 
     dataset: str = "digits"
-    partition: Literal["label-sorted", "dirichlet", "iid"] = "label-sorted"
+    partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
-
-
-@final
-@dataclass(frozen=True)
-class Federation:
-    """N, K, T and the batch."""
-
-    num_clients: int = 20
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
 
 
 @final
@@ -88,7 +68,7 @@ class RunConfig:
     checkpoint_every: int = 100
     threads: int = 0  # 0: as torch chooses
     data: Data = field(default_factory=Data)
-    federation: Federation = field(default_factory=Federation)
+    federation: CodeParameters = PAPER_CODE
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     dropout: Dropout = field(default_factory=Dropout)
@@ -105,94 +85,27 @@ class RunConfig:
             raise UsageError("the model has no layers", 'give [model] a list: layers = [{ kind = "dense", … }]')
 
 
-# -- TOML in ---------------------------------------------------------------------------------------------------
-
-_T = TypeVar("_T")
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known word nearest to `word`."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
-
-
-def presets() -> list[str]:
-    """The names of the presets that come with the package."""
-    folder = resources.files(__package__) / "presets"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
 def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     """A preset's name or a TOML file, with `key=value` overrides (dotted keys, TOML values).
 
     >>> load_config("digits", ["optimizer.learning_rate=0.5"]).optimizer.learning_rate
     0.5
     """
-    table = load_table(source)
-    for override in overrides:
-        _override(table, override)
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        table = load_table(path)
+    elif source in preset_names():
+        table = parse_table(preset_text(source), source)
+    else:
+        raise UsageError(f"{source!r} is neither a preset nor a TOML file", closest(source, preset_names()))
+    override(table, overrides)
     return parse(RunConfig, table)
 
 
-def load_table(source: str) -> dict[str, Any]:
-    """The TOML table of a preset or a file."""
-    path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {source}: {error}") from error
-    elif source in presets():
-        text = (resources.files(__package__) / "presets" / f"{source}.toml").read_text(encoding="utf-8")
-    else:
-        raise UsageError(f"{source!r} is neither a preset nor a TOML file", closest(source, presets()))
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source} is not valid TOML: {error}") from error
-
-
-def _override(table: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise UsageError(f"--set {override!r} is not key=value", "for example --set optimizer.learning_rate=0.05")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    *parents, last = key.strip().split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"--set {override!r}: {parent} is not a table")
-    table[last] = value
-
-
-def parse(kind: type[_T], table: object, where: str = "") -> _T:
-    """A dataclass from a TOML table: unknown keys, missing keys and wrong types are named."""
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{where or 'the configuration'} must be a table, not {table!r}")
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in table:
-        if key not in fields:
-            raise UsageError(f"unknown key {_dotted(where, key)!r}", closest(key, fields))
-    values = {key: _value(hints[key], value, _dotted(where, key)) for key, value in table.items()}
-    for name, f in fields.items():
-        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if required and name not in values:
-            raise UsageError(f"the key {_dotted(where, name)!r} is missing")
-    return kind(**values)
-
-
-def parse_layer(table: object, where: str) -> Layer:
-    """One layer from its inline table: { kind = "dense", units = 64 }."""
-    if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
-        raise UsageError(f"{where} needs a kind", "known: " + ", ".join(LAYER_KINDS))
-    if table["kind"] not in LAYER_KINDS:
-        raise UsageError(f"{where}: unknown kind {table['kind']!r}", closest(table["kind"], LAYER_KINDS))
-    return parse(LAYER_KINDS[table["kind"]], {k: v for k, v in table.items() if k != "kind"}, where)
+def differences(one: RunConfig, other: RunConfig, ignored: Collection[str]) -> list[str]:
+    """The keys in which two configurations differ, without those that are ignored."""
+    names = [f.name for f in fields(one) if f.name not in ignored]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
@@ -200,7 +113,7 @@ def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
 
     The file's own input_bits and weight_bits win over the arguments. An agreement's input_bound is understood too.
     """
-    table = load_table(str(path)).get("model")
+    table = load_table(path).get("model")
     if not isinstance(table, dict):
         raise UsageError(f"{path} has no [model] table")
     shape = table.pop("input_shape", None)
@@ -212,66 +125,3 @@ def parse_model(path: Path, *, input_bits: int, weight_bits: int) -> Network:
     model = parse(Model, {"input_bits": input_bits, "weight_bits": weight_bits, **table}, "model")
     magnitude = max(0.0, math.log2(bound))
     return Network(model.layers, tuple(shape), model.input_bits, model.weight_bits, input_magnitude=magnitude)
-
-
-def _dotted(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _value(hint: Any, value: object, where: str) -> Any:
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    if hint == tuple[Layer, ...]:
-        if not isinstance(value, list):
-            raise UsageError(f"{where} must be a list of layers")
-        return tuple(parse_layer(entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if hint == tuple[int, ...]:
-        if not isinstance(value, list) or any(type(entry) is not int for entry in value):
-            raise UsageError(f"{where} must be a list of integers, not {value!r}")
-        return tuple(value)
-    if origin in (types.UnionType, typing.Union):  # `int | None`: TOML has no null, so the other one
-        (hint,) = (choice for choice in choices if choice is not types.NoneType)
-        return _value(hint, value, where)
-    if origin is Literal:
-        if value not in choices:
-            raise UsageError(f"{where} = {value!r} is not known", closest(str(value), map(str, choices)))
-        return value
-    if dataclasses.is_dataclass(hint):
-        return parse(typing.cast(type, hint), value, where)
-    if hint is float and type(value) is int and abs(value) < 2**53:
-        value = float(value)
-    if type(value) is not hint:
-        raise UsageError(f"{where} = {value!r} must be of type {hint.__name__}, not {type(value).__name__}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{where} = {value!r} must be finite")
-    return value
-
-
-# -- TOML out --------------------------------------------------------------------------------------------------
-
-
-def to_toml(config: object) -> str:
-    """The whole configuration, defaults included; `parse` reads it back to an equal one."""
-    scalars: list[str] = []
-    tables: list[str] = []
-    for name, value in _items(config):
-        if dataclasses.is_dataclass(value):
-            entries = [f"{key} = {_literal(entry)}" for key, entry in _items(value)]
-            tables.append("\n".join([f"\n[{name}]", *entries]))
-        else:
-            scalars.append(f"{name} = {_literal(value)}")
-    return "\n".join([*scalars, *tables]) + "\n"
-
-
-def _items(value: Any) -> list[tuple[str, Any]]:
-    return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, Layer):
-        kind = next(name for name, layer in LAYER_KINDS.items() if type(value) is layer)
-        entries = [f"{key} = {_literal(entry)}" for key, entry in _items(value) if entry is not None]
-        return "{ " + ", ".join([f'kind = "{kind}"', *entries]) + " }"
-    if isinstance(value, tuple):
-        return "[\n" + "".join(f"    {_literal(entry)},\n" for entry in value) + "]"
-    # TOML's numbers and booleans are JSON's, and so are its strings, but for surrogate pairs and DEL
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,14 +1,8 @@
 """What a frozen network makes of images, and what each client does to it alone before sharing.
 
-Everything here is public and per sample: an extractor that all parties hold, then a power, a norm and two constants.
+Everything here is public and per sample: an extractor that all clients hold, then a power, a norm and two constants.
 No client needs another's rows for any of it, so it leaks nothing and changes nothing in the protocol.
 """
 
-from .cache import only_one
-from .pieces import in_pieces
 from .settings import Features
-from .split import Watch, featured
-from .transforms import transformed
-from .vgg import VGG19, load_vgg19
-
-__all__ = ["Features", "Watch", "featured", "transformed", "in_pieces", "only_one", "VGG19", "load_vgg19"]
+from .split import extract_features

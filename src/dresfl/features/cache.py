@@ -31,9 +31,9 @@ def write_rows(path: Path, num_rows: int, blocks: Iterable[Rows]) -> None:
 
     The caller holds `only_one`.
     """
-    beside = path.with_suffix(".part")
+    unfinished = path.with_suffix(".part")
     try:
-        with _complaining(path), open(beside, "wb") as file:
+        with _complaining(path), open(unfinished, "wb") as file:
             written = 0
             for block in blocks:
                 if not written:
@@ -45,14 +45,14 @@ def write_rows(path: Path, num_rows: int, blocks: Iterable[Rows]) -> None:
                 raise RuntimeError(f"{written} of {num_rows} rows written")
             file.flush()
             os.fsync(file.fileno())
-            os.replace(beside, path)
+            os.replace(unfinished, path)
     finally:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Hold a lock beside `path`: of several runs that want the same features one extracts, the others wait."""
+    """Hold a lock for `path`. Where several runs want the same features, one extracts and the others wait."""
     with contextlib.ExitStack() as stack:
         with _complaining(path):
             path.parent.mkdir(parents=True, exist_ok=True)

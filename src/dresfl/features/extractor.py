@@ -25,7 +25,7 @@ class Extractor:
     image_size: int
     mirror: bool
     device: str
-    digest: str  # of all that decides the features, but for the images and the precision
+    digest: str  # of everything that decides the features, except the images and the precision
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images (B,H,W,C) in [0, 1], on the device -> features (B,F). Gray ones are repeated to three channels."""

@@ -3,9 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -14,26 +13,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dresfl.data import DataSet, Split
+from dresfl.data import DataSet, Split, map_rows
 from dresfl.errors import DataError
 from dresfl.files import write_atomic
 
 from .cache import Rows, only_one, read_rows, write_rows
 from .extractor import Extractor, load_extractor
-from .pieces import in_pieces
 from .settings import Features
 from .transforms import transformed
-
-Watch = Callable[[int, int], None]
-"""Called with the images done and their number."""
 
 # Images at a time: enough to fill a large GPU, little enough for a CPU's memory. Halved where it does not fit.
 _AT_A_TIME = {"cuda": 256, "cpu": 32}
 
 
-def featured(
-    split: Split, settings: Features, folder: Path | None, device: str, watch: Watch = lambda done, total: None
-) -> Split:
+def extract_features(split: Split, settings: Features, folder: Path | None, device: str) -> Split:
     """The split with its images replaced by features, float32 (B,F); run by whoever holds images.
 
     Without an extractor the transforms keep the inputs' shape: images stay images.
@@ -44,24 +37,17 @@ def featured(
     if settings.plain:
         return split
     extractor = load_extractor(settings, folder, device) if settings.extractor else None
-    total = split.train.num_rows + split.test.num_rows
     parts: list[DataSet] = []
     for part, data in (("train", split.train), ("test", split.test)):
         if extractor is None:
             inputs = _all_transformed(data.inputs.reshape(data.num_rows, -1), settings).reshape(data.inputs.shape)
         else:
-            before = sum(earlier.num_rows for earlier in parts)
-            rows = _features(extractor, data, part, _cache_folder(folder), partial(_report, watch, before, total))
-            inputs = _all_transformed(rows, settings)
+            inputs = _all_transformed(_features(extractor, data, part, _cache_folder(folder)), settings)
         parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
     return Split(*parts)
 
 
-def _report(watch: Watch, before: int, total: int, done: int) -> None:
-    watch(before + done, total)
-
-
-def extracted(extractor: Extractor, images: npt.NDArray[np.float32], watch: Callable[[int], None]) -> Iterator[Rows]:
+def extracted(extractor: Extractor, images: npt.NDArray[np.float32]) -> Iterator[Rows]:
     """The features of images (B,H,W,C) as float16, block by block. A GPU computes the next block meanwhile.
 
     All blocks have one size, the last one filled up, so that cuDNN looks for its fastest algorithms once.
@@ -92,7 +78,6 @@ def extracted(extractor: Extractor, images: npt.NDArray[np.float32], watch: Call
             )
         yield block.rows.numpy()
         done += len(block.rows)
-        watch(done)
     if extractor.device == "cuda":
         torch.cuda.empty_cache()  # other processes may want what the activations took
 
@@ -132,12 +117,12 @@ def _to_host(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None, watch: Callable[[int], None]) -> Rows:
+def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None) -> Rows:
     """The features of one part of a data set: from the cache, or extracted into it."""
     if data.inputs.ndim != 4 or data.input_shape[2] not in (1, 3):
         raise DataError(f"{data.name}: {extractor.name} wants images of 1 or 3 channels, not {data.input_shape}")
     if cache is None:
-        return np.concatenate(list(extracted(extractor, data.inputs, watch)))
+        return np.concatenate(list(extracted(extractor, data.inputs)))
     images = hashlib.sha256(np.ascontiguousarray(data.inputs).data).hexdigest()
     digest = hashlib.sha256(f"{extractor.digest} {images} {data.input_shape}".encode()).hexdigest()
     path = cache / f"{data.name}-{part}-{digest[:24]}.npy"
@@ -156,7 +141,7 @@ def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None
                     "torch": torch.__version__,
                 }
                 write_atomic(path.with_suffix(".json"), (json.dumps(description, indent=2) + "\n").encode())
-                write_rows(path, data.num_rows, extracted(extractor, data.inputs, watch))
+                write_rows(path, data.num_rows, extracted(extractor, data.inputs))
     return read_rows(path, data.num_rows)
 
 
@@ -166,12 +151,12 @@ def _cache_folder(folder: Path | None) -> Path | None:
 
 
 def _all_transformed(rows: npt.NDArray[np.floating], settings: Features) -> npt.NDArray[np.float32]:
-    """`transformed` piece by piece, so that beside the result no more than a piece is in memory."""
+    """`transformed` piece by piece: memory holds the result and one piece."""
     out = np.empty(rows.shape, np.float32)
 
     def work(piece: slice) -> None:
         copied = torch.from_numpy(np.array(rows[piece]))  # mapped rows are read-only, which torch warns of
         out[piece] = transformed(copied, settings).numpy()
 
-    in_pieces(work, *rows.shape)
+    map_rows(work, *rows.shape)
     return out

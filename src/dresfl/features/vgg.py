@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dresfl.errors import DataError
 
-# Convolutions between poolings, and with ReLU after each the numbers torchvision gives them.
+# Convolutions between poolings. torchvision numbers all layers, the ReLU after each and the poolings too.
 _BLOCKS = (2, 2, 4, 4, 4)
 
 # The mean and standard deviation of ImageNet's channels, which the weights were trained to.
@@ -22,14 +22,6 @@ _MEAN = (0.485, 0.456, 0.406)
 _STD = (0.229, 0.224, 0.225)
 
 _OUT = 7  # the side of what is left of an image of 224; other sizes are pooled to it
-
-
-def _conv_numbers() -> tuple[tuple[int, ...], ...]:
-    numbers, number = [], 0
-    for convolutions in _BLOCKS:
-        numbers.append(tuple(range(number, number + 2 * convolutions, 2)))
-        number += 2 * convolutions + 1  # the pooling
-    return tuple(numbers)
 
 
 @final
@@ -47,9 +39,9 @@ class VGG19(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
-        for block in _conv_numbers():
-            for number in block:
-                weight, bias = _weights_of(weights, number, channels)
+        for convolutions in _BLOCKS:
+            for _ in range(convolutions):
+                weight, bias = _weights_of(weights, len(layers), channels)
                 convolution = nn.Conv2d(channels, len(bias), 3, padding=1, device="meta")
                 convolution.weight = nn.Parameter(
                     weight.to(torch.float32, memory_format=torch.channels_last), requires_grad=False

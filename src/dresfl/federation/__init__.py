@@ -1,17 +1,16 @@
-"""The machine: agreement, terms, enrolment, relay, openings, coordinator, site. No I/O, no clock."""
+"""The federation machine: from "the clients know each other" to "everybody has the model". No I/O, no clock.
+
+agreement.py: what all hold alike. terms.py: what makes a session of it. messages.py: what travels. actions.py: what the
+machines ask of a runtime. enrolment.py, relay.py, opening.py: the parts of coordinator.py. site.py: a client.
+workplace.py: where a client's work is done. sealed_slices.py: slices of shares in their envelopes.
+"""
 
 from .agreement import Agreement, make_session, sharing_nonce
-from .sealed_slices import Parcels, most_parcel_bytes, parcel_bytes
+from .coordinator import Coordinator, CoordinatorSettings
+from .messages import largest_message
+from .opening import RoundTiming
+from .relay import Windows
+from .sealed_slices import SealedSlices, most_sealed_bytes, sealed_bytes
+from .site import NO_CHALLENGE, Site
 from .terms import NO_NONCE, Introduction, Terms
-
-__all__ = [
-    "Agreement",
-    "Introduction",
-    "NO_NONCE",
-    "Parcels",
-    "Terms",
-    "make_session",
-    "most_parcel_bytes",
-    "parcel_bytes",
-    "sharing_nonce",
-]
+from .workplace import Rows, Store, Workplace

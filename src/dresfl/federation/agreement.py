@@ -1,29 +1,32 @@
-"""What all parties must hold alike before they begin, and the session that follows from it.
+"""What all participants must hold alike before they begin, and the session that follows from it.
 
-Every party writes the agreement down for itself, from its own configuration; only its digest travels. Row counts and
-nonces become known when the parties meet: the agreement, they, and nothing else, make the session.
+Every participant writes the agreement down for itself, from its own configuration. A client shows its own in its Hello:
+if the two differ, the coordinator can say where. Row counts and nonces become known at enrolment. They and the
+agreement, and nothing else, make the session.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
-from dresfl.protocol import Session, most_client_rows
+from dresfl.protocol import Session, most_client_rows, slice_rows
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 1"
+FORMAT = "dresfl agreement 2"
+MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
 
 @final
 @dataclass(frozen=True)
 class Agreement:
-    """The public parameters of a federation, the same at every party.
+    """The public parameters of a federation, the same at every participant.
 
     >>> from dresfl.model import Dense
     >>> agreement = Agreement((Dense(2),), (3,), num_clients=3, rounds=10)
@@ -39,9 +42,9 @@ class Agreement:
     weight_bits: int = 10
     shift: float = 0.0  # added to real inputs before they are rounded
     input_bound: float = 1.0  # no |input|, shift included, is larger: the moduli depend on it
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    num_shards: int = CodeParameters.num_shards
+    max_colluders: int = CodeParameters.max_colluders
+    batch_size: int = CodeParameters.batch_size
     seed: int = 0
     roster: str = ""  # hex digest of the roster
 
@@ -57,9 +60,14 @@ class Agreement:
         if self.max_colluders < 1:
             raise UsageError(
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
-                "real parties need T of at least 1",
+                "real participants need T of at least 1",
             )
         _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
+
+    @property
+    def parameters(self) -> CodeParameters:
+        """N, K, T and the batch."""
+        return CodeParameters(self.num_clients, self.num_shards, self.max_colluders, self.batch_size)
 
     @property
     def quantizer(self) -> Quantizer:
@@ -76,20 +84,21 @@ class Agreement:
             input_magnitude=max(0.0, math.log2(self.input_bound)),
         )
 
-    def described(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
-        values["layers"] = [{"kind": type(layer).__name__.lower(), **asdict(layer)} for layer in self.layers]  # type: ignore[call-overload]
+        values["layers"] = [layer.to_dict() for layer in self.layers]
         values["input_shape"] = list(self.input_shape)
         return values
 
     def encode(self) -> bytes:
         """Canonical JSON: keys sorted, no spaces, ASCII; equal agreements have equal bytes."""
-        return json.dumps(self.described(), sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
-    def check_rows(self, rows: int) -> None:
-        """A coordinator's check of a client: all together fit a session, whatever rows the others have."""
-        most = most_client_rows(self.num_clients, self.batch_size)
+    def check_row_count(self, rows: int) -> None:
+        """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
+        sample = make_session(self, (1,) * self.num_clients, b"", b"")
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -108,11 +117,11 @@ class Agreement:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the canonical JSON: parties with another one refuse each other."""
+        """SHA-256 of the canonical JSON: participants with another one refuse each other."""
         return hashlib.sha256(self.encode()).digest()
 
     def differences(self, other: bytes) -> list[str]:
-        """How another party's `encode` differs, one line for each key: for a refusal's log line and nothing else.
+        """How another participant's `encode` differs, one line for each key: for a refusal's log line and nothing else.
 
         `other` is foreign: anything may be in it, and what cannot be read is said to be so.
         """
@@ -122,7 +131,7 @@ class Agreement:
             theirs = None
         if not isinstance(theirs, Mapping):
             return ["theirs cannot be read"]
-        ours = self.described()
+        ours = self.to_dict()
         keys = sorted({*ours, *(key for key in theirs if isinstance(key, str))})
         absent = object()
         return [
@@ -144,16 +153,13 @@ def make_session(
     run_nonce: bytes,
     device: str = "cpu",
 ) -> Session:
-    """The session of an agreement, once row counts and nonces are known. Every party makes it for itself.
+    """The session of an agreement, once row counts and nonces are known. Every participant makes it for itself.
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
     return Session(
         network=agreement.network,
-        num_clients=agreement.num_clients,
-        num_shards=agreement.num_shards,
-        max_colluders=agreement.max_colluders,
-        batch_size=agreement.batch_size,
+        parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,
         nonce=nonce,

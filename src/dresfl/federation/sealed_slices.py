@@ -1,25 +1,22 @@
 """Slices of shares, sealed for the way: a dealer makes them, a receiver opens and keeps them."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import final
 
 from dresfl.errors import MessageError
-from dresfl.protocol import Client, Session, Share
-from dresfl.protocol.slices import num_slices, row_bytes, slice_range, slice_rows
+from dresfl.protocol import Client, Session, Share, ShareTable, num_slices, row_bytes, slice_range, slice_rows
 from dresfl.sealing import OVERHEAD, Identity, Roster, SealContext, open_sealed, seal
-from dresfl.storage.share_table import DiskTable
 
-_SHARE_HEADER = 30  # of a Share message, before its residues
-_GROUP = 32  # receivers whose shares of a slice are encoded together, where one is asked for at a time
+_SHARE_HEADER = 30  # bytes of a Share message before its residues
+_GROUP = 32  # receivers whose shares of a slice are encoded together
 
 
-def parcel_bytes(session: Session, dealer: int, number: int) -> int:
+def sealed_bytes(session: Session, dealer: int, number: int) -> int:
     """The size of one sealed slice."""
     return _sealed_bytes(session, len(slice_range(session, dealer, number)))
 
 
-def most_parcel_bytes(session: Session) -> int:
+def most_sealed_bytes(session: Session) -> int:
     """The size of the largest sealed slice that there can be, whatever the row counts."""
     return _sealed_bytes(session, slice_rows(session))
 
@@ -28,32 +25,27 @@ def _sealed_bytes(session: Session, rows: int) -> int:
     return rows * row_bytes(session) + _SHARE_HEADER + OVERHEAD
 
 
+def missing_slices(session: Session, dealer: int, table: ShareTable) -> list[int]:
+    """The numbers of a dealer's slices that a table lacks, ascending."""
+    size = slice_rows(session)
+    rows = table.missing(dealer)
+    return sorted({number for missing in rows for number in range(missing.start // size, -(-missing.stop // size))})
+
+
 @final
-class Parcels:
+class SealedSlices:
     """One client's side of a sharing: its slices for others, and those of others for it.
 
     Dealing and keeping do not touch each other: each may have a thread of its own.
     """
 
-    def __init__(self, client: Client, table: DiskTable, identity: Identity, roster: Roster) -> None:
+    def __init__(self, client: Client, table: ShareTable, identity: Identity, roster: Roster) -> None:
         """table: the one that the client keeps its shares in."""
         self._client, self._table, self._identity, self._roster = client, table, identity, roster
         self._session = client.session
         self._encoded: tuple[int, int, dict[int, bytes]] = (-1, -1, {})  # slice, group, receiver -> Share message
 
-    def deal(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int, bytes]]:
-        """Sealed slices for (receiver, number) each. All receivers of a number at once: its masks are expanded once."""
-        receivers: defaultdict[int, list[int]] = defaultdict(list)
-        for receiver, number in places:
-            self._check_receiver(receiver)
-            receivers[number].append(receiver)
-        dealt: list[tuple[int, int, bytes]] = []
-        for number, wanted in receivers.items():
-            for receiver, share in self._shares(wanted, number):
-                dealt.append((receiver, number, self._sealed(receiver, number, share)))
-        return dealt
-
-    def deal_one(self, receiver: int, number: int) -> bytes:
+    def deal(self, receiver: int, number: int) -> bytes:
         """A sealed slice. Its neighbours' shares are encoded with it and kept at hand, since they are wanted next."""
         self._check_receiver(receiver)
         group = receiver // _GROUP
@@ -65,7 +57,7 @@ class Parcels:
 
     def _check_receiver(self, receiver: int) -> None:
         if not 0 <= receiver < self._session.num_clients or receiver == self._client.index:
-            raise MessageError(f"the coordinator asks for a slice for client {receiver}")
+            raise MessageError(f"the coordinator asks for a slice for client {receiver}, which there cannot be")
 
     def _shares(self, receivers: Sequence[int], number: int) -> Iterable[tuple[int, bytes]]:
         """Share messages of one slice, with their receivers. Refuses a slice that does not exist."""
@@ -80,7 +72,7 @@ class Parcels:
     def keep_own(self) -> None:
         """This client's own share of its own rows goes nowhere: it is dealt and kept here."""
         own = self._client.index
-        for number in self._table.missing_slices(own):
+        for number in missing_slices(self._session, own, self._table):
             rows = slice_range(self._session, own, number)
             self._client.receive(self._client.deal(own, rows.start, len(rows)))
 

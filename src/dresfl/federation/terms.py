@@ -1,31 +1,26 @@
-"""The terms of a run: row counts and nonces, settled once when the parties meet, checked by each for itself.
+"""The terms of a run: row counts and nonces, settled once when the participants meet, checked by each for itself.
 
     run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 32), little-endian
 
 The first sharing needs every client. Its nonce is a hash of the coordinator's fresh bytes and of each client's, so
-that no party can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
+that nobody can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
 sharing, that one is used again.
 """
 
 import json
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from dresfl.errors import CheckpointError, MessageError, Refused
-from dresfl.files import write_atomic
 from dresfl.protocol import Session
-
-if TYPE_CHECKING:
-    from dresfl.storage.share_store import ShareStore
 
 from .agreement import Agreement, make_session, sharing_nonce
 
 NO_NONCE = bytes(32)
-FORMAT = "dresfl terms 1"
+FORMAT = "dresfl terms 2"
 _TAG = 16  # bytes of a contribution that stay the same as long as the client's secret and rows do
 _HEAD = struct.Struct("<16s32s16sH")
 _CLIENT = struct.Struct("<I32s")
@@ -89,25 +84,26 @@ class Terms:
                 "restore its store and data, or start a new run in a new folder, which shares anew",
             )
 
-    def check_for(self, store: "ShareStore", agreement: Agreement, index: int, rows: int | None) -> None:
+    def check_for(
+        self, agreement: Agreement, index: int, rows: int | None, *, own: bool, held_nonces: Collection[bytes]
+    ) -> None:
         """A client's check of the coordinator's terms: its own part is in them, and it knows of the sharing.
 
         rows: how many the client has; None if it has not read them, and then only shares that it holds may be used,
-        which are those of the terms' row counts and of no others.
+        which are those of the terms' row counts and of no others. own: whether the client's contribution in the terms
+        is its own. held_nonces: of the sharings that the client holds shares of.
         """
         if len(self.rows) != agreement.num_clients:
             raise Refused(f"the terms are of {len(self.rows)} clients, the agreement of {agreement.num_clients}")
         if rows is not None and self.rows[index] != rows:
-            raise Refused(f"the terms say that this site has {self.rows[index]} rows, but it has {rows}")
-        if not store.owns(self.contributions[index]) or not (
-            self.fresh or self.nonce in (held.nonce for held in store.held(agreement, index))
-        ):
+            raise Refused(f"the terms say that this client has {self.rows[index]} rows, but it has {rows}")
+        if not own or not (self.fresh or self.nonce in held_nonces):
             raise Refused(
-                "the coordinator's terms are of a sharing that this site did not join",
-                "an old session is being replayed, or this site's store was replaced",
+                "the coordinator's terms are of a sharing that this client did not join",
+                "an old session is being replayed, or this client's store was replaced",
             )
 
-    # -- bytes and files -------------------------------------------------------------------------------------
+    # -- bytes -------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
         clients = zip(self.rows, self.contributions, strict=True)
@@ -124,7 +120,8 @@ class Terms:
             raise MessageError(f"terms of {count} clients list {len(clients)}")
         return cls(nonce, run_nonce, own_bytes, tuple(c[0] for c in clients), tuple(c[1] for c in clients))
 
-    def save(self, path: Path) -> None:
+    def to_json(self) -> bytes:
+        """The terms as the coordinator's disk keeps them."""
         fields = {
             "format": FORMAT,
             "nonce": self.nonce.hex(),
@@ -133,15 +130,15 @@ class Terms:
             "rows": list(self.rows),
             "contributions": [value.hex() for value in self.contributions],
         }
-        write_atomic(path, (json.dumps(fields, indent=2) + "\n").encode())
+        return (json.dumps(fields, indent=2) + "\n").encode()
 
     @classmethod
-    def load(cls, path: Path, num_clients: int) -> "Terms":
-        """What `save` wrote, for a federation of this many clients."""
+    def from_json(cls, data: bytes, num_clients: int) -> "Terms":
+        """What `to_json` made, for a federation of this many clients."""
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(data)
             if fields["format"] != FORMAT:
-                raise ValueError(f"format {fields['format']!r} is not known")
+                raise ValueError(f"format {fields['format']!r} is not known here, {FORMAT!r} is")
             terms = cls(
                 bytes.fromhex(fields["nonce"]),
                 bytes.fromhex(fields["run_nonce"]),
@@ -150,7 +147,11 @@ class Terms:
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
             )
             if not len(terms.rows) == len(terms.contributions) == num_clients:
-                raise ValueError(f"it is of {len(terms.rows)} clients, not {num_clients}")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}", "choose another folder to start over") from error
+                raise ValueError(f"they are of {len(terms.rows)} clients, not {num_clients}")
+            if cls.decode(terms.encode()) != terms:
+                raise ValueError("a nonce or a contribution has another length than it must have")
+        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+            raise CheckpointError(
+                f"the run's terms cannot be used: {error}", "choose another folder to start over"
+            ) from error
         return terms

@@ -1,23 +1,9 @@
-"""Residue number systems: exact arithmetic modulo a product of small primes, and its randomness."""
+"""Arithmetic for codes and networks, and residue systems: exact arithmetic modulo a product of small primes."""
 
-from .arithmetic import Elements, Field, PublicMatrix, ResidueField
-from .bytes import ByteField
-from .moduli import HEADROOM_BITS, choose_moduli, modulus_limit, num_value_moduli
+from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
+from .byte_field import ByteField
+from .moduli import choose_moduli, modulus_limit, num_value_moduli
 from .random import Domain, PublicStream, SecretSeed
 from .reals import Reals
-
-__all__ = [
-    "ByteField",
-    "Domain",
-    "Elements",
-    "Field",
-    "HEADROOM_BITS",
-    "PublicMatrix",
-    "PublicStream",
-    "Reals",
-    "ResidueField",
-    "SecretSeed",
-    "choose_moduli",
-    "modulus_limit",
-    "num_value_moduli",
-]
+from .residue_field import ResidueField
+from .residue_system import ResidueSystem

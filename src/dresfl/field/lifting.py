@@ -6,8 +6,8 @@ x = Σ_i d_i·P_i with |d_i| ≤ (p_i − 1)/2, for every |x| < p_0⋯p_{M−1}/
 1. Garner: d_i from residues, one channel after the other, all arithmetic modulo one p.
 2. Each P_i is split into 24-bit limbs; Σ_i d_i·P_i then is one small float64 product, exact since
    M·2^23·2^24 < 2^53, and one sweep of carries.
-3. The leading four limbs hold at least 73 significant bits; whatever lies below them is remembered in their
-   last bit ("sticky"), so that one IEEE addition rounds the whole integer correctly.
+3. The leading four limbs hold at least 73 significant bits. If anything lies below them, their last bit is set
+   ("sticky"). One IEEE addition then rounds the whole integer correctly.
 """
 
 import math
@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from dresfl.kernels import canonical_, cpu, reduce_
+from dresfl.kernels import canonical_, cpu, per_channel, reduce_
 
 _LIMB_BITS = 24
 _LIMB = 2.0**_LIMB_BITS
@@ -54,7 +54,7 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     for i in range(len(moduli) - 1):
         rest = digits[i + 1 :]
         rest -= digits[i]
-        rest *= garner[i, i + 1 :].view(-1, *[1] * (rest.dim() - 1))  # |rest| < 2^24 · 2^23
+        rest *= per_channel(garner[i, i + 1 :], rest)  # |rest| < 2^24 · 2^23
         canonical_(reduce_(rest, moduli[i + 1 :], inverses[i + 1 :]), moduli[i + 1 :])
     return digits
 
@@ -78,12 +78,8 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
     limbs = _carry_(torch.where(negative, -limbs, limbs))
 
     num_limbs, count = limbs.shape
-    top = torch.zeros(count, dtype=torch.int64, device=digits.device)
-    bottom = torch.full_like(top, num_limbs)
-    for limb in range(num_limbs):
-        top = torch.where(limbs[limb] != 0, limb, top)
-        down = num_limbs - 1 - limb
-        bottom = torch.where(limbs[down] != 0, down, bottom)
+    filled, places = limbs != 0, torch.arange(num_limbs, device=digits.device).unsqueeze(1)
+    top = (filled * places).amax(0)
     padded = torch.cat((limbs.new_zeros((3, count)), limbs))  # limb l of the value is row l+3
 
     def leading(back: int) -> Tensor:
@@ -91,7 +87,7 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor:
 
     high = leading(0) * _LIMB + leading(1)  # < 2^48
     low = leading(2) * _LIMB + leading(3)
-    sticky = (bottom < top - 3) & (low.remainder(2) == 0)
+    sticky = (filled & (places < top - 3)).any(0) & (low.remainder(2) == 0)
     low += sticky
     magnitude = (high * _LIMB**2 + low) * _scales(num_limbs, str(top.device))[top]
     return torch.where(negative, -magnitude, magnitude)

@@ -14,14 +14,13 @@ import hashlib
 import hmac
 import secrets
 from enum import IntEnum
-from functools import lru_cache
 from typing import NoReturn, final
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import chacha20_blocks, cpu, fused_kernels, key_words, rounding_noise, stream_words
+from dresfl.kernels import chacha20_blocks, cpu, fused_kernels, key_words
 
 WORDS_PER_BLOCK = 16
 
@@ -55,10 +54,6 @@ class SecretSeed:
     def fresh(cls) -> "SecretSeed":
         """Thirty-two new bytes from the operating system's generator."""
         return cls(secrets.token_bytes(32))
-
-    def key(self) -> Tensor:
-        """The key words (8,) int32, for the kernel."""
-        return key_words(self._key)
 
     def mask_key(self, sharing_id: bytes) -> Tensor:
         """The key words of one sharing's masks. Another sharing, other masks, even if a seed is kept."""
@@ -107,6 +102,8 @@ class PublicStream:
     def uniform_at(self, domain: Domain, index: Tensor, count: int) -> Tensor:
         """`uniform` of the stream that a tensor (1,) on this stream's device names."""
         if fused_kernels(self.device):
+            from dresfl.kernels.chacha_triton import rounding_noise
+
             return rounding_noise(self._key, domain, index, count)
         return self.uniform_of(domain, index, count)[0]
 
@@ -125,8 +122,6 @@ def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
 
 def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int) -> Tensor:
     """Words (R,count) int32 of R streams: keys (R,8), rows (R,)."""
-    if fused_kernels(str(keys.device)):
-        return stream_words(keys, rows, count, int(domain) * 256 + attempt)
     blocks = -(-count // WORDS_PER_BLOCK)
     num_rows = rows.shape[0]
     out = chacha20_blocks(
@@ -142,23 +137,15 @@ def _unsigned(words: Tensor) -> Tensor:
     return words.to(torch.int64) & 0xFFFFFFFF
 
 
-@lru_cache(maxsize=64)
-def _limits(moduli: tuple[int, ...], device: str) -> Tensor:
-    """(M,) float64: the largest multiple of each p in [0, 2^32]."""
-    return torch.tensor([2**32 // p * p for p in moduli], dtype=torch.float64, device=device)
-
-
-def uniform_elements(
-    moduli: tuple[int, ...], p: Tensor, inverses: Tensor, keys: Tensor, rows: Tensor, count: int
-) -> Tensor:
+def uniform_elements(p: Tensor, inverses: Tensor, keys: Tensor, rows: Tensor, count: int) -> Tensor:
     """Values exactly uniform modulo each p, `count` for each row: symmetric residues (M,R,count) float64.
 
     Position j of a row takes the first of the words w_0, w_1, … (attempt 0, 1, …, at the same place of
     independent streams) that lies below the largest multiple of p in [0, 2^32); w mod p is then uniform.
     keys (R,8): the secret of each row's owner. rows (R,): the row's number in its owner's data.
     """
-    limits = _limits(moduli, str(keys.device))
-    words = _words(keys, rows, len(moduli) * count, Domain.MASKS, 0).reshape(rows.shape[0], len(moduli), count)
+    limits = (2.0**32 / p).floor() * p  # exact: 2^32/p is at least 1/p away from every integer
+    words = _words(keys, rows, len(p) * count, Domain.MASKS, 0).reshape(rows.shape[0], len(p), count)
     residues, rejected = cpu.residues_of_words(words, p, inverses, limits)  # rejected (J,3): row, channel, place
     attempt = 0
     while rejected.shape[0]:

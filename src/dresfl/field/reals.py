@@ -1,4 +1,4 @@
-"""The same arithmetic in plain floating point: what a trained network is evaluated in."""
+"""The same operations in floating point: what a trained network is evaluated in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,34 +7,25 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl.errors import FieldError
-
-from .arithmetic import Field, take
+from .arithmetic import Arithmetic, PublicMatrix, take_or_zero
 
 
 @final
 @dataclass(frozen=True)
-class Reals(Field):
-    """float64 in place of residues, one channel: approximate, and only for evaluation.
+class Reals(Arithmetic[Tensor]):
+    """float64 in place of residues, in one channel: approximate, and only for evaluation.
 
-    Scales are powers of two, so they shift exponents and cost no accuracy.
+    Scales are powers of two. They change exponents alone and cost no accuracy.
     """
-
-    @property
-    def moduli(self) -> tuple[int, ...]:
-        raise FieldError("floating point has no modulus")
 
     def embed(self, integers: Tensor) -> Tensor:
         return integers.to(torch.float64).unsqueeze(0)
 
-    def public(self, integers: Tensor) -> Tensor:
-        return integers.to(torch.float64)
+    def public(self, integers: Tensor) -> PublicMatrix[Tensor]:
+        return PublicMatrix(integers.to(torch.float64))
 
-    def transposed(self, public: Tensor) -> Tensor:
-        return public.swapaxes(-1, -2)
-
-    def matmul_public(self, left: Tensor, right: Tensor) -> Tensor:
-        return left @ right
+    def matmul_public(self, left: Tensor, right: PublicMatrix[Tensor]) -> Tensor:
+        return left @ right.values
 
     def matmul(self, left: Tensor, right: Tensor) -> Tensor:
         return left @ right
@@ -54,9 +45,6 @@ class Reals(Field):
     def add_integer(self, elements: Tensor, integer: int) -> Tensor:
         return elements + float(integer)
 
-    def inverse(self, elements: Tensor) -> Tensor:
-        return 1.0 / elements
-
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
 
@@ -64,4 +52,4 @@ class Reals(Field):
         return elements.sum(axis)
 
     def take(self, elements: Tensor, index: Tensor) -> Tensor:
-        return take(elements, index)
+        return take_or_zero(elements, index)

@@ -2,32 +2,6 @@
 
 from . import cpu
 from .chacha20 import key_words
-from .cpu import canonical_, chacha20_blocks, matmul, reduce_
-from .gpu import (
-    decode_lift,
-    embed_int8,
-    fused_kernels,
-    matmul_int8,
-    rounding_noise,
-    stream_words,
-    uniform_residues,
-)
-from .residues import SLACK, exact_inner_length
-
-__all__ = [
-    "SLACK",
-    "canonical_",
-    "chacha20_blocks",
-    "cpu",
-    "decode_lift",
-    "embed_int8",
-    "exact_inner_length",
-    "fused_kernels",
-    "key_words",
-    "matmul",
-    "matmul_int8",
-    "reduce_",
-    "rounding_noise",
-    "stream_words",
-    "uniform_residues",
-]
+from .cpu import chacha20_blocks, matmul, reduce_
+from .gpu import embed_int8, fused_kernels, matmul_int8
+from .residues import SLACK, canonical_, exact_inner_length, per_channel

@@ -1,7 +1,7 @@
 """The ChaCha20 block function (RFC 8439, section 2.3) in 32-bit integer operations on tensors.
 
-One call computes any number of blocks, each with its own key, counter and nonce, on whatever device the
-tensors are; integer arithmetic wraps, so the bytes are the same everywhere.
+One call computes any number of blocks, each with its own key, counter and nonce, on the tensors' own device. Integer
+arithmetic wraps around, so the bytes are the same everywhere.
 """
 
 import torch
@@ -21,7 +21,7 @@ def key_words(key: bytes) -> Tensor:
 
 
 def _rotate_(x: Tensor, left: int) -> Tensor:
-    # >> on int32 copies the sign, so the bits it drags in are masked away
+    # >> on int32 fills up with copies of the sign: mask them out
     low = torch.bitwise_right_shift(x, 32 - left).bitwise_and_((1 << left) - 1)
     return x.bitwise_left_shift_(left).bitwise_or_(low)
 

@@ -1,4 +1,4 @@
-"""The randomness of `field.random` on a GPU, in Triton: the same words, masks and rounding noise, bit for bit.
+"""The randomness of `field.random` on a GPU, in Triton: the same masks and rounding noise, bit for bit.
 
 Notation: a stream is ChaCha20 (RFC 8439) under a key of eight words, with nonce (domain·256 + attempt, index, 0) and
 the block's number in the stream as counter; word w of a stream is word w mod 16 of block w // 16.
@@ -10,17 +10,10 @@ old one was rejected. So the host never waits for a count, and a CUDA graph can 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
 
 _MASKS = 1  # field.random.Domain.MASKS, a layer above this one
 
@@ -34,11 +27,7 @@ _MASK_WARPS = 1
 _MASK_TILE = 32 * _MASK_WARPS
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else triton.jit(function)
-
-
-@_jit
+@triton.jit
 def _quarter_round(a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> tuple[tl.tensor, ...]:
     a += b
     d ^= a
@@ -55,7 +44,7 @@ def _quarter_round(a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> tu
     return a, b, c, d
 
 
-@_jit
+@triton.jit
 def _blocks(
     keys: tl.tensor, key_row: tl.tensor, counter: tl.tensor, nonce0: tl.tensor, nonce1: tl.tensor, TILE: tl.constexpr
 ) -> tl.tensor:
@@ -101,7 +90,7 @@ def _blocks(
     return tl.reshape(tl.join(even, odd), (TILE, 16))
 
 
-@_jit
+@triton.jit
 def _divide(x: tl.tensor, n: tl.tensor, reciprocal: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """x // n and x mod n, all uint32, given reciprocal = floor((2^32−1)/n).
 
@@ -113,7 +102,7 @@ def _divide(x: tl.tensor, n: tl.tensor, reciprocal: tl.tensor) -> tuple[tl.tenso
     return tl.where(short, quotient + 1, quotient), tl.where(short, rest - n, rest)
 
 
-@_jit
+@triton.jit
 def _tile_addresses(
     rows: tl.tensor, num_rows: tl.tensor, blocks: tl.tensor, blocks_reciprocal: tl.tensor, TILE: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
@@ -127,26 +116,7 @@ def _tile_addresses(
     return row, inside, counter, nonce1
 
 
-@_jit
-def _words_kernel(
-    keys: tl.tensor,
-    rows: tl.tensor,
-    words: tl.tensor,
-    num_rows: tl.tensor,
-    count: tl.tensor,
-    blocks: tl.tensor,
-    blocks_reciprocal: tl.tensor,
-    nonce0: tl.tensor,
-    TILE: tl.constexpr,
-) -> None:
-    row, inside, counter, nonce1 = _tile_addresses(rows, num_rows, blocks, blocks_reciprocal, TILE)
-    block = _blocks(keys, row, counter, tl.cast(nonce0, tl.uint32), nonce1, TILE)
-    place = counter.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    target = words + row[:, None] * count + place
-    tl.store(target, block.to(tl.int32, bitcast=True), mask=inside[:, None] & (place < count))
-
-
-@_jit
+@triton.jit
 def _residues_kernel(
     moduli: tl.tensor,
     keys: tl.tensor,
@@ -191,7 +161,7 @@ def _residues_kernel(
     tl.store(residues + target, residue.to(residues.dtype.element_ty), mask=valid)
 
 
-@_jit
+@triton.jit
 def _noise_kernel(
     key: tl.tensor, index: tl.tensor, noise: tl.tensor, count: tl.tensor, nonce0: tl.tensor, TILE: tl.constexpr
 ) -> None:
@@ -212,46 +182,17 @@ def _num_blocks(words: int, num_rows: int) -> int:
     return blocks
 
 
-def _check_rows(keys: Tensor, rows: Tensor) -> None:
-    if keys.dtype != torch.int32 or rows.dtype != torch.int64 or keys.shape != (rows.shape[0], 8):
-        raise ValueError(
-            f"keys (R,8) int32 and rows (R,) int64 expected, {tuple(keys.shape)} {keys.dtype} and "
-            f"{tuple(rows.shape)} {rows.dtype} came"
-        )
-
-
-def chacha20_words(keys: Tensor, rows: Tensor, count: int, domain_attempt: int) -> Tensor:
-    """The first `count` words of R streams: keys (R,8) int32, rows (R,) int64 -> (R,count) int32.
-
-    `domain_attempt` is the first nonce word, domain·256 + attempt; rows, the second, are in [0, 2^32).
-    """
-    _check_rows(keys, rows)
-    num_rows = rows.shape[0]
-    blocks = _num_blocks(count, num_rows)
-    words = torch.empty((num_rows, count), dtype=torch.int32, device=keys.device)
-    if words.numel():
-        _words_kernel[(triton.cdiv(num_rows * blocks, _TILE),)](
-            keys.contiguous(),
-            rows.contiguous(),
-            words,
-            num_rows,
-            count,
-            blocks,
-            (2**32 - 1) // blocks,
-            domain_attempt,
-            TILE=_TILE,
-            num_warps=_WARPS,
-        )
-    return words
-
-
 def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Exactly uniform symmetric residues of the owners' secret keys: (M,R,count), as `ResidueField.uniform`.
 
     moduli (M,) odd primes, int32 or int64, on the keys' device; keys (R,8) int32; rows (R,) int64 in [0, 2^32).
     dtype: int8 (for primes below 256) or float64. Position j of channel m takes word m·count + j of the row's stream.
     """
-    _check_rows(keys, rows)
+    if keys.dtype != torch.int32 or rows.dtype != torch.int64 or keys.shape != (rows.shape[0], 8):
+        raise ValueError(
+            f"keys (R,8) int32 and rows (R,) int64 expected, {tuple(keys.shape)} {keys.dtype} and "
+            f"{tuple(rows.shape)} {rows.dtype} came"
+        )
     if dtype not in (torch.int8, torch.float64):
         raise ValueError(f"residues are int8 or float64, not {dtype}")
     num_moduli, num_rows = moduli.shape[0], rows.shape[0]
@@ -277,16 +218,14 @@ def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dty
     return residues
 
 
-def rounding_noise(key: Tensor, domain: int, index: Tensor | int, count: int) -> Tensor:
+def rounding_noise(key: Tensor, domain: int, index: Tensor, count: int) -> Tensor:
     """`count` values (w + ½)/2^32 of a public stream, as `PublicStream.uniform`: key (8,) int32 -> (count,) float64.
 
-    `index` in [0, 2^32) may be an int64 tensor of one element on the key's device; it is read when the kernel runs, so
-    a captured graph goes on to the next stream by advancing it.
+    `index` in [0, 2^32) is an int64 tensor of one element on the key's device. It is read when the kernel runs, so a
+    captured graph goes on to the next stream by advancing it.
     """
     if key.dtype != torch.int32 or key.shape != (8,):
         raise ValueError(f"a key (8,) int32 expected, {tuple(key.shape)} {key.dtype} came")
-    if not isinstance(index, Tensor):
-        index = torch.full((1,), index, dtype=torch.int64, device=key.device)
     if index.dtype != torch.int64 or index.numel() != 1:
         raise ValueError(f"an index of one int64 expected, {tuple(index.shape)} {index.dtype} came")
     noise = torch.empty(count, dtype=torch.float64, device=key.device)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
 
 _BLOCK = 1024
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else triton.jit(function)
-
-
-@_jit
+@triton.jit
 def _embed_kernel(
     integers: tl.tensor,
     residues: tl.tensor,

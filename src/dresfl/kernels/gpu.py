@@ -1,9 +1,8 @@
-"""Which fused GPU kernel serves a call, if any. Triton is imported here and below, on the first call that needs it.
+"""Which fused GPU kernel serves a call, if any. Triton is imported on the first call that needs it.
 
-Every function has a twin in plain torch operations elsewhere; results are the same bits.
+Every function also exists in plain torch operations, here or in `field`, and gives the same bits there.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .cpu import bytes_of_totals
+from .residues import per_channel
 
 # The longest inner axis whose sum of products |r·r'| ≤ 125² stays inside int32.
 MAX_INNER = (2**31 - 1) // 125**2
@@ -23,7 +23,7 @@ def fused_kernels(device: str) -> bool:
 
 
 def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
-    """left @ right modulo primes below 256, residues int8 in and out; see int8_triton."""
+    """left @ right modulo primes below 256, residues int8 in and out; `int8_triton` says which shapes are allowed."""
     if fused_kernels(str(left.device)):
         from .int8_triton import matmul_int8 as fused
 
@@ -37,8 +37,8 @@ def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
 
 
 def _symmetric(integers: Tensor, moduli: Tensor) -> Tensor:
-    """Integers that have, or broadcast to, the channel axis -> symmetric residues (M,...) int8."""
-    p = moduli.to(torch.int64).view(-1, *[1] * (integers.dim() - 1))
+    """Integers (M,...), or (1,...) for all channels alike -> symmetric residues (M,...) int8."""
+    p = per_channel(moduli.to(torch.int64), integers)
     return ((integers + p // 2) % p - p // 2).to(torch.int8)
 
 
@@ -62,34 +62,3 @@ def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:
 
         return fused(integers, moduli)
     return _symmetric(integers.to(torch.int64).unsqueeze(0), moduli)
-
-
-def decode_lift(
-    answers: Tensor, coefficients: Tensor, moduli: Sequence[int], num_value_moduli: int
-) -> tuple[Tensor, Tensor]:
-    """Decode, lift and check R answers (M,R,P) in one pass; see lift_triton. For devices with fused kernels only."""
-    from .lift_triton import decode_lift as fused
-    from .lift_triton import lift_tables
-
-    return fused(answers, coefficients, lift_tables(tuple(moduli), num_value_moduli))
-
-
-def stream_words(keys: Tensor, rows: Tensor, count: int, domain_attempt: int) -> Tensor:
-    """The first `count` words (R,count) int32 of R streams; see chacha_triton. For devices with fused kernels only."""
-    from .chacha_triton import chacha20_words
-
-    return chacha20_words(keys, rows, count, domain_attempt)
-
-
-def uniform_residues(moduli: Tensor, keys: Tensor, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Uniform residues (M,R,count), rejection included; see chacha_triton. For devices with fused kernels only."""
-    from .chacha_triton import uniform_residues as fused
-
-    return fused(moduli, keys, rows, count, dtype)
-
-
-def rounding_noise(key: Tensor, domain: int, index: Tensor, count: int) -> Tensor:
-    """Noise (count,) of the stream that `index` names on the device; see chacha_triton. As above."""
-    from .chacha_triton import rounding_noise as fused
-
-    return fused(key, domain, index, count)

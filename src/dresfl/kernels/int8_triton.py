@@ -8,8 +8,8 @@ leaves the chip as int8: a byte per value each way, no intermediate in memory.
 
 Three kernels:
 
-- `_portable_product`: one output tile per program, for small products and GPUs other than Hopper; the Triton
-  interpreter runs it on a CPU, which is how the tests hold it against int64.
+- `_portable_product`: one output tile per program, for small products and GPUs other than Hopper. The Triton
+  interpreter runs it on a CPU, where the tests compare it with int64 products.
 - `_hopper_product`: the fast one (Gluon, Triton's lower level). One warp keeps four stages of tiles on their way from
   memory, two warpgroups multiply 64 rows each, and while one reduces and stores the other may still multiply.
   Plain Triton waits for each tensor-core product before it issues the next for int8 operands; this does not.
@@ -21,8 +21,7 @@ Three kernels:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,12 +40,10 @@ try:
         warpgroup_mma,
         warpgroup_mma_wait,
     )
-    from triton.experimental.gluon.nvidia.hopper import (
-        TensorDescriptor as GluonDescriptor,
-    )
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
     from triton.tools.tensor_descriptor import TensorDescriptor
-except ImportError:
-    triton = None
+except ImportError as error:
+    raise ImportError("the int8 kernel needs Triton 3.6 (pip install triton==3.6.0)") from error
 
 _COPY_TILE = 128
 
@@ -68,15 +65,7 @@ _HOPPER = _Tile(rows=64, columns=256, step=128, warps=4, stages=4)
 _GROUP = 16
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else triton.jit(function)
-
-
-def _gluon_jit(function: Callable[..., Any]) -> Any:
-    return function if triton is None else gluon.jit(function)
-
-
-@_jit
+@triton.jit
 def _tile_at(tile: tl.tensor, tiles_m: tl.tensor, tiles_k: tl.tensor, GROUP: tl.constexpr) -> Any:
     """The matrix, tile row and tile column of the tile-th tile."""
     matrix = tile // (tiles_m * tiles_k)
@@ -87,7 +76,7 @@ def _tile_at(tile: tl.tensor, tiles_m: tl.tensor, tiles_k: tl.tensor, GROUP: tl.
     return matrix, group * GROUP + within % rows, within // rows
 
 
-@_jit
+@triton.jit
 def _residues(total: tl.tensor, p: tl.tensor) -> Any:
     """Int32 totals -> symmetric residues modulo p, as int8.
 
@@ -109,21 +98,11 @@ def _residues(total: tl.tensor, p: tl.tensor) -> Any:
     return (rest_bits - p * bits).to(tl.int8)
 
 
-@_jit
-def _squares(z: tl.tensor, p: tl.tensor) -> Any:
-    """Residues z -> z² modulo p; z² < 2^14 needs one round of `_residues`."""
-    magic: tl.constexpr = 12582912.0
-    square = z.to(tl.int32) * z.to(tl.int32)
-    bits = (square.to(tl.float32) * (1.0 / p.to(tl.float32)) + magic).to(tl.int32, bitcast=True)
-    return (square - p * bits).to(tl.int8)
-
-
-@_jit
+@triton.jit
 def _portable_product(
     left: tl.tensor,
     right: tl.tensor,
     out: tl.tensor,
-    squares: tl.tensor,
     moduli: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
@@ -137,7 +116,6 @@ def _portable_product(
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
     GROUP: tl.constexpr,
-    SQUARE: tl.constexpr,
 ) -> None:
     """One output tile of left (…,n) times the transpose of right (…,n), both as rows of one long matrix.
 
@@ -159,11 +137,9 @@ def _portable_product(
     at = matrix.to(tl.int64) * m * k + rows.to(tl.int64) * k + columns
     inside = (rows < m) & (columns < k)
     tl.store(out + at, z, mask=inside)
-    if SQUARE:
-        tl.store(squares + at, _squares(z, p), mask=inside)
 
 
-@_gluon_jit
+@gluon.jit
 def _load_tiles(
     stages: tl.tuple,
     sizes: tl.tuple,
@@ -197,7 +173,7 @@ def _load_tiles(
             count += 1
 
 
-@_gluon_jit
+@gluon.jit
 def _multiply_tiles(
     stages: tl.tuple,
     sizes: tl.tuple,
@@ -207,13 +183,12 @@ def _multiply_tiles(
     STEP: tl.constexpr,
     STAGES: tl.constexpr,
     GROUP: tl.constexpr,
-    SQUARE: tl.constexpr,
     HALF: tl.constexpr,
 ) -> None:
     """One of the two multiplying warpgroups: the upper or lower ROWS rows of every tile."""
     left_tiles, right_tiles, full, empty = stages
     tiles, m, n, k, repeat = sizes
-    out, squares, moduli = outputs
+    out, moduli = outputs
     # 128 is the widest int8 instruction Triton emits that divides the tile.
     sums: tl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
     # 16 contiguous bytes a thread, 64 a row; values only move between the lanes of a warp.
@@ -248,18 +223,14 @@ def _multiply_tiles(
         at = matrix.to(gl.int64) * m * k + rows.to(gl.int64) * k + columns
         inside = (rows < m) & (columns < k)
         gl.store(out + at, z, mask=inside)
-        if SQUARE:
-            gl.store(squares + at, _squares(z, p), mask=inside)
 
 
-@_gluon_jit
+@gluon.jit
 def _hopper_product(
     left: tl.tensor,
     right: tl.tensor,
     out: tl.tensor,
-    squares: tl.tensor,
     moduli: tl.tensor,
-    matrices: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
     k: tl.tensor,
@@ -268,14 +239,17 @@ def _hopper_product(
     left_repeat: tl.tensor,
     right_channel: tl.tensor,
     right_repeat: tl.tensor,
+    matrices: tl.tensor,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
-    STAGES: tl.constexpr,
     GROUP: tl.constexpr,
-    SQUARE: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
-    """`_portable_product` with one program per multiprocessor, its warps split into a loader and two multipliers."""
+    """`_portable_product` with one program per multiprocessor, its warps split into a loader and two multipliers.
+
+    The programs share the tiles of all `matrices`; each works on STAGES steps of the inner axis at a time.
+    """
     left_tiles = gl.allocate_shared_memory(gl.int8, [2 * STAGES, ROWS, STEP], left.layout)
     right_tiles = gl.allocate_shared_memory(gl.int8, [STAGES, COLUMNS, STEP], right.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -289,11 +263,11 @@ def _hopper_product(
     sizes = (tiles, m, n, k, repeat)
     factors = (left, right)
     starts = (left_channel, left_repeat, right_channel, right_repeat)
-    outputs = (out, squares, moduli)
+    outputs = (out, moduli)
     gl.warp_specialize(
         [
-            (_multiply_tiles, (stages, sizes, outputs, ROWS, COLUMNS, STEP, STAGES, GROUP, SQUARE, 0)),
-            (_multiply_tiles, (stages, sizes, outputs, ROWS, COLUMNS, STEP, STAGES, GROUP, SQUARE, 1)),
+            (_multiply_tiles, (stages, sizes, outputs, ROWS, COLUMNS, STEP, STAGES, GROUP, 0)),
+            (_multiply_tiles, (stages, sizes, outputs, ROWS, COLUMNS, STEP, STAGES, GROUP, 1)),
             (_load_tiles, (stages, sizes, factors, starts, ROWS, COLUMNS, STEP, STAGES, GROUP)),
         ],
         [4, 1],  # warps of the second multiplier and the loader
@@ -301,7 +275,7 @@ def _hopper_product(
     )
 
 
-@_jit
+@triton.jit
 def _inner_major_copy(
     source: tl.tensor,
     out: tl.tensor,
@@ -375,7 +349,7 @@ def _use_hopper(device: torch.device, matrices: int, m: int, n: int, k: int) -> 
     return torch.cuda.get_device_capability(device)[0] == 9 and tiles >= 200 and filled > 0.5 and n >= 256
 
 
-def _launch(left: Tensor, right: Tensor, moduli: Tensor, out: Tensor, squares: Tensor | None) -> None:
+def _launch(left: Tensor, right: Tensor, moduli: Tensor, out: Tensor) -> None:
     """left (M,N,m,n) times the transpose of right (M,N,k,n) into out (M,N,m,k)."""
     (channels, repeat, m, n), k = left.shape, right.shape[2]
     left, left_steps = _inner_major(left)
@@ -387,11 +361,8 @@ def _launch(left: Tensor, right: Tensor, moduli: Tensor, out: Tensor, squares: T
     right_rows = (channels - 1) * right_steps[0] + (repeat - 1) * right_steps[1] + k
     if max(left_rows, right_rows) >= 2**31:
         raise ValueError(f"factors of {left_rows} and {right_rows} rows in all: the kernel counts rows in int32")
-    steps = (repeat, *left_steps, *right_steps)
-    target = (out, out if squares is None else squares, moduli)
     hopper = _use_hopper(out.device, matrices, m, n, k)
     tile = _HOPPER if hopper else _portable_tile(matrices, m, k)
-    shape = {"ROWS": tile.rows, "COLUMNS": tile.columns, "STEP": tile.step, "GROUP": _GROUP}
     views = (
         (left, [left_rows, n], [left.stride(2), 1], [tile.rows, tile.step]),
         (right, [right_rows, n], [right.stride(2), 1], [tile.columns, tile.step]),
@@ -400,47 +371,29 @@ def _launch(left: Tensor, right: Tensor, moduli: Tensor, out: Tensor, squares: T
         tiles = _num_tiles(matrices, m, k, 2 * tile.rows, tile.columns)
         programs = min(tiles, torch.cuda.get_device_properties(out.device).multi_processor_count)
         factors = [GluonDescriptor(*view, gl.NVMMASharedLayout.get_default_for(view[3], gl.int8)) for view in views]
-        _hopper_product[(programs,)](
-            *factors, *target, matrices, m, n, k, *steps,
-            **shape, STAGES=tile.stages, SQUARE=squares is not None, num_warps=tile.warps,
-        )  # fmt: skip
+        kernel, own = _hopper_product, {"matrices": matrices, "STAGES": tile.stages}
     else:
         programs = _num_tiles(matrices, m, k, tile.rows, tile.columns)
         factors = [TensorDescriptor(*view) for view in views]
-        _portable_product[(programs,)](
-            *factors, *target, m, n, k, *steps,
-            **shape, SQUARE=squares is not None, num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
+        kernel, own = _portable_product, {"num_stages": tile.stages}
+    kernel[(programs,)](
+        *factors, out, moduli, m, n, k, repeat, *left_steps, *right_steps,
+        ROWS=tile.rows, COLUMNS=tile.columns, STEP=tile.step, GROUP=_GROUP, num_warps=tile.warps, **own,
+    )  # fmt: skip
 
 
-@overload
-def matmul_int8(
-    left: Tensor, right: Tensor, moduli: Tensor, *, square: Literal[False] = False, out: Tensor | None = None
-) -> Tensor: ...
+def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
+    """left @ right modulo each channel's prime.
 
-
-@overload
-def matmul_int8(
-    left: Tensor, right: Tensor, moduli: Tensor, *, square: Literal[True], out: Tensor | None = None
-) -> tuple[Tensor, Tensor]: ...
-
-
-def matmul_int8(
-    left: Tensor, right: Tensor, moduli: Tensor, *, square: bool = False, out: Tensor | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """z = left @ right modulo each channel's prime; with `square`, (z, z² modulo the prime).
-
-    (M,m,n) @ (M,n,k) -> (M,m,k), or (M,N,m,n) @ (M,N,n,k) -> (M,N,m,k); axes M and N broadcast, and a 3-D factor
-    beside a 4-D one is shared by the N matrices of its channel. int8 symmetric residues in, the same out; `moduli`
-    (M,) int32 on the same device, odd primes below 256. Any strides; see the module about which are free.
-    `out`, contiguous, receives z. Entries past (p−1)/2 in size are not checked for, and make the result undefined.
+    (M,m,n) @ (M,n,k) -> (M,m,k), or (M,N,m,n) @ (M,N,n,k) -> (M,N,m,k). Axes M and N broadcast; a 3-D factor that meets
+    a 4-D one is shared by the N matrices of its channel. int8 symmetric residues in, the same out. `moduli`: (M,) int32
+    on the same device, odd primes below 256. Any strides will do; the module says which need no copy.
+    The caller keeps entries within (p−1)/2 in size: this is not checked, and the result is undefined beyond it.
 
     >>> z = matmul_int8(inputs, weights.mT, moduli)  # doctest: +SKIP
     >>> bool(((z - inputs.double() @ weights.double().mT) % moduli.view(-1, 1, 1) == 0).all())  # doctest: +SKIP
     True
     """
-    if triton is None:
-        raise RuntimeError("the int8 kernel needs Triton 3.6 (pip install triton==3.6.0), or use kernels.matmul")
     flat = left.dim() == right.dim() == 3
     left4, right4 = (factor.unsqueeze(1) if factor.dim() == 3 else factor for factor in (left, right))
     if left4.dim() != 4 or right4.dim() != 4 or left4.shape[3] != right4.shape[2]:
@@ -460,22 +413,10 @@ def matmul_int8(
             f"{tuple(left.shape)} @ {tuple(right.shape)} does not broadcast to {channels} moduli × {repeat} matrices"
         )
     shape = (channels, m, k) if flat else (channels, repeat, m, k)
-    if out is None:
-        out = torch.empty(shape, dtype=torch.int8, device=left.device)
-    elif out.shape != shape or out.dtype != torch.int8 or out.device != left.device or not out.is_contiguous():
-        raise ValueError(f"expected out to be contiguous int8 {shape} on {left.device}")
-    squares = torch.empty_like(out) if square else None
-    if n == 0 or out.numel() == 0:
-        out.zero_()
-        if squares is not None:
-            squares.zero_()
-    else:
-        with torch.cuda.device(out.device.index if out.is_cuda else -1):
-            _launch(
-                left4.expand(channels, repeat, m, n),
-                right4.mT.expand(channels, repeat, k, n),
-                moduli.contiguous(),
-                out,
-                squares,
-            )
-    return out if squares is None else (out, squares)
+    if n == 0 or 0 in shape:
+        return torch.zeros(shape, dtype=torch.int8, device=left.device)
+    out = torch.empty(shape, dtype=torch.int8, device=left.device)
+    with torch.cuda.device(out.device.index if out.is_cuda else -1):
+        left4, right4 = left4.expand(channels, repeat, m, n), right4.mT.expand(channels, repeat, k, n)
+        _launch(left4, right4, moduli.contiguous(), out)
+    return out

@@ -4,7 +4,7 @@ Notation: p_0 < … < p_{M−1} the moduli, R answers, P coordinates; y_mj the r
 decoder's coefficient. Every coordinate x is fixed by s_m = Σ_j λ_mj·y_mj ≡ x (mod p_m); wanted is x as float64,
 rounded once, and whether |x| ≤ (p_0⋯p_{V−1} − 1)/2, where the first V moduli carry values and the rest are headroom.
 
-Each answer is read once and nothing but x is written. What makes the arithmetic cheap enough to hide behind that:
+Each answer is read once and only x is written. Memory is the limit if the arithmetic is cheap enough. It is, because:
 
 1. Consecutive moduli are multiplied up to *radices* q_0, …, q_{G−1} < 2^24 (three 8-bit primes, or one 24-bit prime,
    each), values apart from headroom. Garner's method then takes G(G+1)/2 steps where M(M+1)/2 would be needed.
@@ -27,18 +27,14 @@ The constants are compiled into the kernel; one compilation, some seconds, serve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
 
 _RADIX_LIMIT = 2**24
 _LIMB_BITS = 24
@@ -86,12 +82,7 @@ def _grouped(moduli: Sequence[int]) -> list[list[int]]:
 
 @lru_cache(maxsize=8)
 def lift_tables(moduli: tuple[int, ...], num_value_moduli: int) -> LiftTables:
-    """The constants of one residue system: moduli ascending odd primes below 2^24, the last ones headroom.
-
-    >>> tables = lift_tables((101, 103, 107, 109), 3)
-    >>> tables.radices == (101 * 103 * 107, 109) and tables.num_value_radices == 1
-    True
-    """
+    """The constants of one residue system: moduli ascending odd primes below 2^24, the last ones headroom."""
     if not 0 < num_value_moduli <= len(moduli):
         raise ValueError(f"{num_value_moduli} of {len(moduli)} moduli cannot hold the values")
     if moduli[-1] >= _RADIX_LIMIT:
@@ -119,7 +110,7 @@ def lift_tables(moduli: tuple[int, ...], num_value_moduli: int) -> LiftTables:
 
 
 @lru_cache(maxsize=8)
-def _check_exact(tables: LiftTables, num_answers: int, narrow: bool) -> None:
+def _check_exact(tables: LiftTables, num_answers: int, in_bytes: bool) -> None:
     """Every sum in the kernel stays below its bound, for the largest residues there are."""
     for g in range(len(tables.radices)):
         members = range(tables.first[g], tables.first[g + 1])
@@ -127,38 +118,30 @@ def _check_exact(tables: LiftTables, num_answers: int, narrow: bool) -> None:
             (tables.radices[i] // 2) * abs(tables.step[g * tables.num_value_radices + i])
             for i in range(min(g, tables.num_value_radices))
         )
-        if narrow:
+        if in_bytes:
             inputs = sum(num_answers * 128 * 128 * abs(tables.entry[m]) for m in members)
         else:
             inputs = sum((tables.moduli[m] // 2 + 3) * abs(tables.entry[m]) for m in members)
         if digits + inputs >= _EXACT:
             raise ValueError(f"{len(tables.moduli)} moduli and {num_answers} answers are too many to lift exactly")
-    widest = num_answers * (128**2 if narrow else (tables.moduli[-1] // 2 + 3) ** 2)
-    if widest >= (2**31 if narrow else 2**53 - 2**25):
+    widest = num_answers * (128**2 if in_bytes else (tables.moduli[-1] // 2 + 3) ** 2)
+    if widest >= (2**31 if in_bytes else 2**53 - 2**25):
         raise ValueError(f"{num_answers} answers modulo {tables.moduli[-1]} are too many to add exactly in one sum")
 
 
-def _jit(function: Callable[..., Any], **options: Any) -> Any:
-    return function if triton is None else triton.jit(function, **options)
-
-
-def _tl_constant(value: str) -> Any:
-    return value if triton is None else tl.constexpr(value)
-
-
-@_jit
+@triton.jit
 def _constant(value: tl.constexpr) -> tl.tensor:
     # a bare Python number may be taken for float32
     return tl.full((), value, tl.float64)
 
 
-@_jit
+@triton.jit
 def _rounded(x: tl.tensor) -> tl.tensor:
     """The nearest integer, |x| < 2^51: 1.5·2^52 leaves no room for a fraction. Two fast additions; rint is slow."""
     return (x + _constant(6755399441055744.0)) - _constant(6755399441055744.0)
 
 
-@_jit
+@triton.jit
 def _remainder(x: tl.tensor, q: tl.constexpr) -> tl.tensor:
     """x mod q, canonical: |result| ≤ (q−1)/2, for odd q and integer |x| < 2^51.
 
@@ -168,7 +151,7 @@ def _remainder(x: tl.tensor, q: tl.constexpr) -> tl.tensor:
     return x - _rounded(x * _constant(1.0 / q)) * _constant(q * 1.0)
 
 
-@_jit
+@triton.jit
 def _exact_float(biased: tl.tensor) -> tl.tensor:
     """int32 (n + 2^31, wrapped) -> n as float64: put the 32 bits below 2^52's. Conversion instructions are slow."""
     bits = biased.to(tl.uint32, bitcast=True).to(tl.uint64) | 0x4330000000000000
@@ -177,7 +160,7 @@ def _exact_float(biased: tl.tensor) -> tl.tensor:
 
 # Four int8 of each of four answers, transposed so that a register holds one coordinate's four, then a 4-way dot
 # product: 12 instructions for 16 products, where widening and multiplying would take 32.
-_DOT4 = _tl_constant(
+_DOT4 = tl.constexpr(
     """{
     .reg .b32 a, b, c, d, e;
     prmt.b32 a, $4, $5, 0x5140;
@@ -196,13 +179,13 @@ _DOT4 = _tl_constant(
 )
 
 
-@_jit
+@triton.jit
 def _coefficient(word: tl.tensor, j: tl.constexpr) -> tl.tensor:
     """Signed byte j mod 4 of a word."""
     return (word << (24 - 8 * (j % 4))) >> 24
 
 
-@_jit
+@triton.jit
 def _add_answers(
     total: tl.tensor,
     channel: tl.tensor,
@@ -215,7 +198,7 @@ def _add_answers(
     STEP: tl.constexpr,
     EVEN: tl.constexpr,
     MASKED: tl.constexpr,
-    NARROW: tl.constexpr,
+    IN_BYTES: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ) -> tl.tensor:
     """total + Σ_j λ_j·y_j over the answers low .. low+STEP−1 of one channel; λ_j is 0 beyond the last one."""
@@ -223,18 +206,18 @@ def _add_answers(
     row = channel + low * tl.cast(stride_answer, tl.int64)
     four: tl.tuple = ()
     for j in tl.static_range(STEP):
-        reply = tl.load(row + lane, mask=inside, other=0) if MASKED else tl.load(row + lane)
+        answer = tl.load(row + lane, mask=inside, other=0) if MASKED else tl.load(row + lane)
         if EVEN:
             row += stride_answer
         else:
             row += tl.where(low + j < last_answer, stride_answer, 0)  # stay: something finite, times 0
-        if not NARROW:
-            total += reply * tl.load(coefficients + j)
+        if not IN_BYTES:
+            total += answer * tl.load(coefficients + j)
         else:
             if j % 4 == 0:
                 word = tl.load(coefficients + j // 4)
                 four = ()
-            four += (reply,)
+            four += (answer,)
             if ASSEMBLY and j % 4 == 3:
                 total = tl.inline_asm_elementwise(
                     _DOT4,
@@ -245,14 +228,14 @@ def _add_answers(
                     pack=4,
                 )
             elif not ASSEMBLY or j >= STEP - STEP % 4:
-                total += reply.to(tl.int32) * _coefficient(word, j)
+                total += answer.to(tl.int32) * _coefficient(word, j)
     return total
 
 
 # Were `chunks` known to be 1, its loops would vanish, all loads of the kernel come first, and registers spill.
-@partial(_jit, do_not_specialize=["chunks"])
+@triton.jit(do_not_specialize=["chunks"])
 def _decode_lift_kernel(
-    replies: tl.tensor,
+    answers: tl.tensor,
     decoder: tl.tensor,
     values: tl.tensor,
     alarm: tl.tensor,
@@ -265,7 +248,7 @@ def _decode_lift_kernel(
     WORDS: tl.constexpr,
     EVEN: tl.constexpr,
     MASKED: tl.constexpr,
-    NARROW: tl.constexpr,
+    IN_BYTES: tl.constexpr,
     ASSEMBLY: tl.constexpr,
     MODULI: tl.constexpr,
     RADICES: tl.constexpr,
@@ -291,7 +274,7 @@ def _decode_lift_kernel(
     for g in tl.static_range(NUM_RADICES):
         sums: tl.tuple = ()
         for _ in tl.static_range(tl.constexpr(FIRST[g]), tl.constexpr(FIRST[g + 1])):
-            if NARROW:
+            if IN_BYTES:
                 sums += (tl.full((BLOCK,), -2147483648, dtype=tl.int32),)  # biased, see _exact_float
             else:
                 sums += (tl.zeros((BLOCK,), dtype=tl.float64),)
@@ -302,7 +285,7 @@ def _decode_lift_kernel(
                 grown += (
                     _add_answers(
                         sums[m - FIRST[g]],
-                        replies + start + m * tl.cast(stride_channel, tl.int64),
+                        answers + start + m * tl.cast(stride_channel, tl.int64),
                         stride_answer,
                         lane,
                         inside,
@@ -312,7 +295,7 @@ def _decode_lift_kernel(
                         STEP,
                         EVEN,
                         MASKED,
-                        NARROW,
+                        IN_BYTES,
                         ASSEMBLY,
                     ),
                 )
@@ -321,7 +304,7 @@ def _decode_lift_kernel(
 
         total = tl.zeros((BLOCK,), dtype=tl.float64)
         for m in tl.static_range(tl.constexpr(FIRST[g]), tl.constexpr(FIRST[g + 1])):
-            if NARROW:
+            if IN_BYTES:
                 total += _exact_float(sums[m - FIRST[g]]) * _constant(ENTRY[m])
             else:
                 # the sum may come near 2^53, so this is up to 2 off the canonical residue; below it is reduced again
@@ -371,64 +354,64 @@ def _decode_lift_kernel(
     tl.atomic_add(alarm, wrong, mask=wrong != 0, sem="relaxed")
 
 
-def _chunked(decoder: Tensor, chunks: int, step: int, narrow: bool) -> tuple[Tensor, int]:
+def _chunked(decoder: Tensor, chunks: int, step: int, in_bytes: bool) -> tuple[Tensor, int]:
     """The decoder (M,R) as (M,chunks,words), zeros behind: a float64 to a word, or four int8 to an int32 word."""
     num_moduli, num_answers = decoder.shape
     spare = chunks * step - num_answers
-    padded = torch.nn.functional.pad(decoder.to(torch.int8 if narrow else torch.float64), (0, spare))
-    if not narrow:
+    padded = torch.nn.functional.pad(decoder.to(torch.int8 if in_bytes else torch.float64), (0, spare))
+    if not in_bytes:
         return padded.contiguous(), step
     padded = torch.nn.functional.pad(padded.view(num_moduli, chunks, step), (0, -step % 4))
     return padded.contiguous().view(torch.int32), padded.shape[-1] // 4
 
 
-def decode_lift(replies: Tensor, decoder: Tensor, tables: LiftTables) -> tuple[Tensor, Tensor]:
-    """The server's decode and lift: replies (M,R,P), decoder (M,R) -> values (P,) float64, alarm () int32.
+def decode_lift(answers: Tensor, decoder: Tensor, tables: LiftTables) -> tuple[Tensor, Tensor]:
+    """The coordinator's decode and lift: answers (M,R,P), decoder (M,R) -> values (P,) float64, alarm () int32.
 
-    x = Σ_j decoder[m,j]·replies[m,j] (mod p_m), symmetric, rounded once to float64. `alarm` counts the coordinates
+    x = Σ_j decoder[m,j]·answers[m,j] (mod p_m), symmetric, rounded once to float64. `alarm` counts the coordinates
     beyond ±value_bound; if it is not 0, no value may be used (those counted mean nothing). Nothing waits for the
     device, so a CUDA graph can hold the call.
 
-    replies: int8, symmetric, if every modulus is below 256; else float64, |r| ≤ p/2 + 2. The last axis contiguous;
+    answers: int8, symmetric, if every modulus is below 256; else float64, |r| ≤ p/2 + 2. The last axis contiguous;
     fastest if P and the other strides are multiples of 16. decoder: symmetric residues of any type.
     """
-    num_moduli, num_answers, count = replies.shape
-    narrow = replies.dtype == torch.int8
-    if num_moduli != len(tables.moduli) or decoder.shape != replies.shape[:2]:
+    num_moduli, num_answers, count = answers.shape
+    in_bytes = answers.dtype == torch.int8
+    if num_moduli != len(tables.moduli) or decoder.shape != answers.shape[:2]:
         raise ValueError(
-            f"replies {tuple(replies.shape)} and decoder {tuple(decoder.shape)} do not fit {len(tables.moduli)} moduli"
+            f"answers {tuple(answers.shape)} and decoder {tuple(decoder.shape)} do not fit {len(tables.moduli)} moduli"
         )
-    if not narrow and replies.dtype != torch.float64:
-        raise ValueError(f"replies must be int8 or float64, not {replies.dtype}")
-    if narrow and tables.moduli[-1] >= 256:
+    if not in_bytes and answers.dtype != torch.float64:
+        raise ValueError(f"answers must be int8 or float64, not {answers.dtype}")
+    if in_bytes and tables.moduli[-1] >= 256:
         raise ValueError(f"residues modulo {tables.moduli[-1]} do not fit int8")
-    if replies.stride(2) != 1 and count > 1:
-        raise ValueError("the last axis of the replies must be contiguous")
-    _check_exact(tables, num_answers, narrow)
+    if answers.stride(2) != 1 and count > 1:
+        raise ValueError("the last axis of the answers must be contiguous")
+    _check_exact(tables, num_answers, in_bytes)
 
-    values = torch.empty(count, dtype=torch.float64, device=replies.device)
-    alarm = torch.zeros((), dtype=torch.int32, device=replies.device)
+    values = torch.empty(count, dtype=torch.float64, device=answers.device)
+    alarm = torch.zeros((), dtype=torch.int32, device=answers.device)
     if count == 0:
         return values, alarm
     chunks = -(-num_answers // _MOST_AT_ONCE)
     step = -(-num_answers // chunks)
-    coefficients, words = _chunked(decoder, chunks, step, narrow)
-    block = (4 if narrow else 2) * 32 * _WARPS  # per thread: one 4-byte or one 16-byte load
+    coefficients, words = _chunked(decoder, chunks, step, in_bytes)
+    block = (4 if in_bytes else 2) * 32 * _WARPS  # per thread: one 4-byte or one 16-byte load
     _decode_lift_kernel[(triton.cdiv(count, block),)](
-        replies,
+        answers,
         coefficients,
         values,
         alarm,
         count,
-        replies.stride(0),
-        replies.stride(1),
+        answers.stride(0),
+        answers.stride(1),
         num_answers - 1,
         chunks,
         STEP=step,
         WORDS=words,
         EVEN=num_answers % step == 0,
         MASKED=count < block,
-        NARROW=narrow,
+        IN_BYTES=in_bytes,
         ASSEMBLY=isinstance(_decode_lift_kernel, triton.JITFunction),  # the interpreter has none
         MODULI=tables.moduli,
         RADICES=tables.radices,

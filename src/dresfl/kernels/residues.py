@@ -17,19 +17,20 @@ SLACK = 2
 _EXACT = 2**53 - 2**25
 
 
-def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """One value for each channel (M,), as (M,1,...) that broadcasts over `like` (M,...)."""
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
 def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """Reduce integer-valued x, |x| < 2^53 − 2^25, to symmetric residues, in place."""
-    quotient = (x * _per_channel(inverses, x)).round_()
-    return x.addcmul_(quotient, _per_channel(moduli, x), value=-1)
+    quotient = (x * per_channel(inverses, x)).round_()
+    return x.addcmul_(quotient, per_channel(moduli, x), value=-1)
 
 
 def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
     """Take the last step from |r| ≤ p/2 + SLACK to the unique |r| ≤ (p−1)/2, in place."""
-    p = _per_channel(moduli, x)
+    p = per_channel(moduli, x)
     half = (p - 1) / 2
     x -= p * (x > half)
     x += p * (x < -half)

@@ -1,8 +1,8 @@
-"""A polynomial network: its layers, what follows from them, and its exact gradient in any field.
+"""A polynomial network: its layers, what follows from them, and its exact gradient in any ring.
 
-The integer network computes the real one times 2^S: inputs stand at 2^l, weights at 2^lw, and scales
-multiply through. Each bias, and the target, enter at the scale reached where they enter. The gradient is that
-of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights; it stands at 2^(2S − lw).
+The integer network computes the real one times 2^S. Inputs stand at scale 2^l and weights at 2^lw, and the scales
+multiply from layer to layer. A bias enters at the scale that its layer has reached, and the target enters at 2^S.
+The gradient is that of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights. It stands at 2^(2S − lw).
 """
 
 import hashlib
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Domain, Elements, Field, PublicStream
-from dresfl.quantize import weight_integers
+from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
+from dresfl.quantize import weight_integers, weight_reals
 
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
@@ -30,7 +30,7 @@ LATER_INIT = 0.5
 @final
 @dataclass(frozen=True)
 class Parameters:
-    """Where one affine layer's weights lie in the flat vector (P,)."""
+    """Where the weights of one layer lie in the flat vector (P,)."""
 
     name: str
     place: Place
@@ -68,7 +68,7 @@ class Network:
 
     def __post_init__(self) -> None:
         if not any(isinstance(layer, Affine) for layer in self.layers):
-            raise UsageError("a model needs at least one dense or conv2d layer")
+            raise UsageError("a model needs at least one layer with weights", "for example dense or conv2d")
         if len(self.places[-1].out_shape) != 1:
             raise UsageError(
                 f"the last layer makes {self.places[-1].out_shape}, not one value per class",
@@ -79,12 +79,12 @@ class Network:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Each layer's shapes, scales, degrees and magnitudes, found by walking forward."""
+        """Each layer's shapes, scales, degrees and magnitudes. They follow from those of the layer before it."""
         places: list[Place] = []
         shape, scale, degree, magnitude = self.input_shape, self.input_bits, 1, self.input_magnitude
         first = True
         for layer in self.layers:
-            bits, init = self.weight_bits, FIRST_INIT if first else LATER_INIT
+            bits, init = 0, FIRST_INIT if first else LATER_INIT
             if isinstance(layer, Affine):
                 bits = self.weight_bits if layer.weight_bits is None else layer.weight_bits
                 init = init if layer.init is None else layer.init
@@ -95,9 +95,9 @@ class Network:
                 in_shape=shape,
                 out_shape=layer.out_shape(shape),
                 in_scale=scale,
-                out_scale=layer.out_scale(scale, bits),
+                out_scale=layer.degree * scale + bits,
                 in_degree=degree,
-                out_degree=layer.out_degree(degree),
+                out_degree=layer.degree * degree,
                 in_magnitude=magnitude,
                 out_magnitude=layer.out_magnitude(magnitude),
                 weight_bits=bits,
@@ -110,7 +110,7 @@ class Network:
 
     @cached_property
     def parameters(self) -> tuple[Parameters, ...]:
-        """The affine layers' slices of the flat weight vector, in order: weights (fan-in,fan-out), then bias."""
+        """Where each layer's weights lie in the flat vector, in order: its matrix (fan-in,fan-out), then its bias."""
         found: list[Parameters] = []
         start = 0
         for index, (layer, place) in enumerate(zip(self.layers, self.places, strict=True)):
@@ -137,13 +137,13 @@ class Network:
         return self.places[-1].out_scale
 
     def _walk_back(self) -> Iterator[tuple[Layer, Place, int, float]]:
-        """From the loss down: each layer with the degree and log2 magnitude of its delta = ∂ℓ/∂z."""
+        """Each layer, the last one first, with the degree and the log2 magnitude of its delta = ∂ℓ/∂z."""
         last = self.places[-1]
         degree = last.out_degree  # of f(X) − Y; Y itself has degree 1
         magnitude = 1 + math.log2(2.0**last.out_magnitude + 1)
         for layer, place in zip(reversed(self.layers), reversed(self.places), strict=True):
             yield layer, place, degree, magnitude
-            degree = layer.in_delta_degree(degree, place.in_degree)
+            degree += (layer.degree - 1) * place.in_degree  # ∂z/∂x has one factor of x less than z
             magnitude = layer.in_delta_magnitude(magnitude, place.in_magnitude)
 
     @cached_property
@@ -164,7 +164,7 @@ class Network:
         return bits
 
     def longest_product(self, batch_rows: int) -> int:
-        """The longest sum over products of two secret values: the weight gradient's, over rows and positions."""
+        """The longest sum of products of two secret values. It is in a weight's gradient, over rows and positions."""
         return max(batch_rows * p.layer.positions(p.place.in_shape) for p in self.parameters)
 
     @property
@@ -174,21 +174,18 @@ class Network:
 
     # -- weights ---------------------------------------------------------------------------------------------
 
-    def _per_parameter(self, value_of: dict[str, float]) -> Tensor:
-        out = torch.empty(self.num_parameters, dtype=torch.float64)
-        for p in self.parameters:
-            out[p.weight.start : p.bias.stop] = value_of[p.name]
-        return out
-
     @cached_property
     def weight_scales(self) -> Tensor:
         """(P,) float64: 2^lw of each weight."""
-        return self._per_parameter({p.name: 2.0**p.place.weight_bits for p in self.parameters})
+        scales = torch.empty(self.num_parameters, dtype=torch.float64)
+        for p in self.parameters:
+            scales[p.weight.start : p.bias.stop] = 2.0**p.place.weight_bits
+        return scales
 
     @cached_property
     def gradient_scales(self) -> Tensor:
-        """(P,) float64: 2^(2S − lw), what the server divides each decoded integer by."""
-        return self._per_parameter({p.name: 2.0 ** (2 * self.out_scale - p.place.weight_bits) for p in self.parameters})
+        """(P,) float64: 2^(2S − lw), by which the coordinator divides each decoded integer."""
+        return 2.0 ** (2 * self.out_scale) / self.weight_scales
 
     def weight_scales_on(self, device: str) -> Tensor:
         """`weight_scales` on a device."""
@@ -199,17 +196,20 @@ class Network:
         return _on_device(self.gradient_scales, device)
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
-        """(P,) int64: uniform with standard deviation init/sqrt(fan-in); biases zero. The server's."""
+        """(P,) int64: the weights that the coordinator starts from.
+
+        They are uniform with standard deviation init/sqrt(fan-in); biases are zero.
+        """
         weights = torch.zeros(self.num_parameters, dtype=torch.int64)
         for index, p in enumerate(self.parameters):
             width = p.place.init * math.sqrt(3.0 / p.fan[0])
             uniform = stream.uniform(Domain.WEIGHTS, index, math.prod(p.fan)) * 2 - 1
-            weights[p.weight] = weight_integers(uniform * width, p.place.weight_bits)
+            weights[p.weight] = weight_integers(uniform * width, self.weight_scales[p.weight])
         return weights
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:
         """Real weights by name, from the integers: W = 2^−lw·W_int, exact in float64."""
-        reals = weights.cpu().to(torch.float64) / self.weight_scales
+        reals = weight_reals(weights.cpu(), self.weight_scales)
         out: dict[str, Tensor] = {}
         for p in self.parameters:
             out[f"{p.name}.weight"] = reals[p.weight].view(p.fan).clone()
@@ -218,37 +218,31 @@ class Network:
 
     # -- computing -------------------------------------------------------------------------------------------
 
-    def _affine(self, weights: Tensor, field: Field) -> dict[str, tuple[object, Elements]]:
-        prepared: dict[str, tuple[object, Elements]] = {}
-        for p in self.parameters:
-            bias = field.scale(field.embed(weights[p.bias]), 2**p.place.in_scale)  # (M,out)
-            prepared[p.name] = field.public(weights[p.weight].view(p.fan)), bias
-        return prepared
-
     def _forward(
-        self, field: Field, weights: Tensor, inputs: Elements
-    ) -> tuple[Elements, list[Elements], dict[str, tuple[object, Elements]]]:
-        prepared = self._affine(weights, field)
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements
+    ) -> tuple[Elements, list[Elements], list[PublicMatrix[Elements]]]:
+        """f(X); what each layer's backward step needs of its input; and the matrices of the layers with weights."""
         parameters = iter(self.parameters)
-        x, kept = inputs, []
+        x, kept, matrices = inputs, [], []
         for layer, place in zip(self.layers, self.places, strict=True):
             if isinstance(layer, Affine):
-                matrix, bias = prepared[next(parameters).name]
-                columns = layer.columns(field, place, x)
-                kept.append(columns)
-                z = field.matmul_public(columns, matrix)  # (M,N,B·positions,in) @ (in,out)
+                p = next(parameters)
+                matrices.append(field.public(weights[p.weight].view(p.fan)))
+                bias = field.scale(field.embed(weights[p.bias]), 2**place.in_scale)  # (M,out)
+                kept.append(layer.columns(field, place, x))
+                z = field.matmul_public(kept[-1], matrices[-1])  # (M,N,B·positions,in) @ (in,out)
                 z = field.add(z, bias.reshape(bias.shape[0], 1, 1, -1))
                 x = z.reshape(*inputs.shape[:3], place.out_size)
             elif isinstance(layer, Fixed):
                 kept.append(x)
                 x = layer.forward(field, place, x)
-        return x, kept, prepared
+        return x, kept, matrices
 
-    def outputs(self, field: Field, weights: Tensor, inputs: Elements) -> Elements:
+    def outputs(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements) -> Elements:
         """f(X), times 2^S: inputs (M,N,B,F) -> (M,N,B,C)."""
         return self._forward(field, weights, inputs)[0]
 
-    def gradient(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
+    def gradient(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
         """∇_w ‖f(X) − 2^S·Y‖², summed over the rows: what each client computes on its shares.
 
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
@@ -256,9 +250,11 @@ class Network:
         """
         return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
 
-    def gradient_parts(self, field: Field, weights: Tensor, inputs: Elements, targets: Elements) -> list[Elements]:
-        """`gradient` in pieces (M,N,·), in the order of the parameters: where one tensor of it all would be large."""
-        z, kept, prepared = self._forward(field, weights, inputs)
+    def gradient_parts(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> list[Elements]:
+        """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
+        z, kept, matrices = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)
         gradients: list[Elements] = []
@@ -277,7 +273,7 @@ class Network:
             gradients += [bias, weight.reshape(*bias.shape[:2], -1)]
             if not parameters:
                 break  # nothing below has weights
-            back = field.matmul_public(delta, field.transposed(prepared[p.name][0]))
+            back = field.matmul_public(delta, matrices.pop().transposed)
             delta = layer.uncolumns(field, place, back)
         return gradients[::-1]
 
@@ -289,7 +285,11 @@ def _on_device(constants: Tensor, device: str) -> Tensor:
 
 
 def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
-    """Dense layers of the given sizes with a square between any two, the paper's network."""
+    """Dense layers of the given sizes with a square between any two, the paper's network.
+
+    >>> mlp((784, 64, 10), input_bits=4, weight_bits=10).layers == (Dense(64), Square(), Dense(10))
+    True
+    """
     if len(sizes) < 2:
         raise UsageError("a network needs at least an input and an output size", "for example 784,64,64,10")
     layers: list[Layer] = []

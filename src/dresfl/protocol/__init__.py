@@ -1,34 +1,21 @@
-"""Client and Server state machines and their messages: no I/O, no clock, no threads."""
+"""The protocol of the open mode: session, messages, the computations of a round, `Client` and `Training`.
 
-from .client import Client, answer_from_shares, check_rows
+No I/O, no clock, no threads.
+"""
+
+from .client import Client, answer_from_shares, rows_to_share
+from .evaluation import Evaluation
 from .messages import Answer, Share, Task
-from .server import RoundRecord, Server, stepped
-from .session import BatchRows, Session, choose_field, encode_rows, expand_masks, most_client_rows
+from .round import (
+    coded_gradient,
+    coded_gradient_parts,
+    decode_sum,
+    encode_rows,
+    expand_masks,
+    mask_rows,
+    step,
+)
+from .session import BatchRows, Session, choose_field, most_client_rows
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 from .slices import num_slices, row_bytes, slice_range, slice_rows
-
-__all__ = [
-    "Answer",
-    "AnsweredRounds",
-    "BatchRows",
-    "Client",
-    "MemoryAnswers",
-    "MemoryTable",
-    "RoundRecord",
-    "Server",
-    "Session",
-    "Share",
-    "ShareTable",
-    "Task",
-    "answer_from_shares",
-    "check_rows",
-    "choose_field",
-    "encode_rows",
-    "expand_masks",
-    "most_client_rows",
-    "num_slices",
-    "row_bytes",
-    "slice_range",
-    "slice_rows",
-    "stepped",
-]
+from .training import RoundRecord, Training, stepped

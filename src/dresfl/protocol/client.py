@@ -11,12 +11,13 @@ from dresfl.field import SecretSeed
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
-from .session import Session, encode_rows
+from .round import coded_gradient, encode_rows
+from .session import Session
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 
-def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The rows (m,W) a client shares, inputs then targets, after checking their shape."""
+def rows_to_share(session: Session, client: int, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The rows (m,W) that a client shares: inputs, then targets. DataError if they do not fit the session."""
     if inputs.is_floating_point() or targets.is_floating_point():
         raise DataError(f"client {client}: rows must be integers", "convert them with Quantizer")
     rows = session.client_rows[client]
@@ -32,7 +33,7 @@ def check_rows(session: Session, client: int, inputs: Tensor, targets: Tensor) -
 
 @final
 class Client:
-    """One organisation. Its data and secret stay here; only shares and answers leave."""
+    """One organisation. Its data and its secret stay here. Only shares and answers leave."""
 
     def __init__(
         self,
@@ -46,13 +47,13 @@ class Client:
     ) -> None:
         """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`.
 
-        held: where the shares are, of this session's sharing and this index. answered: what was answered in this
-        session. Both in memory if None: a client that may be restarted needs `dresfl.storage.ShareStore`'s.
+        held: where this client keeps the shares of this session's sharing. answered: which rounds it has answered.
+        None keeps them in memory. A client that may be restarted needs those of `dresfl.storage.ShareStore`.
         """
         self.session = session
         self.index = index
         self._secret = secret
-        self._rows = check_rows(session, index, inputs, targets)
+        self._rows = rows_to_share(session, index, inputs, targets)
         self._held = MemoryTable(session) if held is None else held
         self._answered = MemoryAnswers() if answered is None else answered
 
@@ -63,7 +64,7 @@ class Client:
         raise TypeError("a Client holds secrets and is not pickled")
 
     def deal(self, receiver: int, first_row: int = 0, count: int | None = None) -> Share:
-        """The share of `count` coded rows for one receiver. The masks come from the secret, so it is repeatable."""
+        """The share of `count` coded rows for one receiver. Its masks come from the secret: it can be made again."""
         return self.deal_to([receiver], first_row, count)[0]
 
     def deal_to(self, receivers: Sequence[int], first_row: int = 0, count: int | None = None) -> list[Share]:
@@ -99,13 +100,14 @@ class Client:
     def answer(self, task: Task) -> Answer:
         """The gradient of the task's weights on this client's coded rows of the round's batch.
 
-        The round is claimed for these weights before anything is computed: no batch is answered for a second set.
+        The client claims the round for these weights before it computes anything. So it answers no batch for a second
+        set of weights.
         """
         return answer_from_shares(self.session, self.index, self._held, self._answered, task)
 
 
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
-    """A client's answer to a task. It needs shares alone: neither the client's rows nor its secret."""
+    """A client's answer to a task. It needs the shares only, not the client's rows or its secret."""
     if any(held.missing(dealer) for dealer in range(session.num_clients)):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
     if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
@@ -116,6 +118,4 @@ def answer_from_shares(session: Session, index: int, held: ShareTable, answered:
     batch = session.batch_rows(task.round_number)
     rows = held.rows(batch.dealers, batch.rows)  # (M,B,W)
     coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
-    size = session.network.input_size
-    gradient = session.network.gradient(session.field, task.weights, coded[..., :size], coded[..., size:])
-    return Answer(task.round_number, index, gradient[:, 0])
+    return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])

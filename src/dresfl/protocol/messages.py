@@ -1,6 +1,6 @@
 """The messages of the protocol, byte by byte. All integers are little-endian and unsigned unless said.
 
-    version u8 = 1 | kind u8 | identity 16 bytes | then by kind
+    version u8 = 2 | kind u8 | identity 16 bytes | then by kind
     1 Share    dealer u16 | receiver u16 | first_row u32 | rows u32 | residues M·rows·W
     2 Task     round u32 | weights P · i32
     3 Answer   round u32 | client u16 | residues M·P
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ByteField, ResidueField
+from dresfl.field import ResidueSystem
 
 from .session import Session
 
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<BB16s")
 _SHARE = struct.Struct("<HHII")
 _TASK = struct.Struct("<I")
@@ -88,7 +88,7 @@ class Share:
 @final
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The server's request for one round: the integer weights (P,)."""
+    """The coordinator's request for one round: the integer weights (P,)."""
 
     round_number: int
     weights: Tensor
@@ -147,6 +147,6 @@ class Answer:
         return answer
 
     @classmethod
-    def size(cls, field: ResidueField | ByteField, num_parameters: int) -> int:
+    def size(cls, field: ResidueSystem, num_parameters: int) -> int:
         """The bytes of one answer."""
         return _HEADER.size + _ANSWER.size + len(field.moduli) * num_parameters * field.residue_bytes

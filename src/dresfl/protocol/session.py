@@ -1,35 +1,35 @@
-"""What all parties agree on before they begin: sizes, network, code, field, and which rows each round uses.
+"""What all clients and the coordinator agree on before they begin: sizes, network, code, field, each round's rows.
 
-Sharding when K does not divide a client's m rows (K = 1 has no remainder). Write m = sK + q. Row r < s of the
-coded data hides rows rK … rK+K−1, one per shard. The q rows left over get q coded rows more, s … s+q−1; coded
-row s+j hides leftover (j + k) mod q in shard k, so that each leftover appears K times among them. A round draws
-*original* rows uniformly: v < sK selects coded row v div K, a leftover v = sK + j selects coded row s+j. Then every
-original row enters the K-fold batch with expectation K/m per draw: nothing lost, nothing favoured.
+Shards. A client has m = sK + q rows; q is the remainder where K does not divide m. Row r < s of the coded data hides
+rows rK … rK+K−1, one in each shard. The q rows left over get q more coded rows, s … s+q−1. Coded row s+j hides leftover
+(j + k) mod q in shard k, so that each leftover appears K times among them. A round draws *original* rows uniformly: a
+draw v < sK selects coded row v div K, and a leftover v = sK + j selects coded row s+j. So every original row enters the
+K-fold batch with expectation K/m per draw: no row is lost and none is favoured.
 
-Batches: B draws, the b-th uniform in the b-th of B equal strata of everybody's rows laid end to end. So each row is
-equally likely (to within 2^−60: draws have 64 bits), and client i supplies its proportion of the B rows on average,
-and within two of that in every batch.
+Batches. A batch has B draws. The rows of all clients, laid end to end, are cut into B equal strata, and the b-th draw
+is uniform in the b-th stratum. So each row is equally likely (to within 2^−60, since draws have 64 bits). On average a
+client supplies its proportion of the B rows, and in every batch it is within two of that.
 """
 
 import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
-from dresfl.coding.lagrange import LagrangeCode, recovery_threshold
+from dresfl.coding import CodeParameters, LagrangeCode, recovery_threshold
 from dresfl.errors import DataError, FieldError, UsageError
 from dresfl.field import (
     ByteField,
     Domain,
     PublicStream,
     ResidueField,
+    ResidueSystem,
     choose_moduli,
     modulus_limit,
     num_value_moduli,
@@ -37,7 +37,8 @@ from dresfl.field import (
 from dresfl.kernels import fused_kernels
 from dresfl.model import Network
 
-# Weights in a layer from which on int8 products beat float64 ones; smaller ones are bound by launches, not products.
+# Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
+# launches take the time, not the products.
 _BYTES_FROM = 2**20
 _ROWS_LIMIT = 2**31  # all rows together stay below it
 _DRAWS_LIMIT = 2**62  # and B times as many below this
@@ -55,19 +56,16 @@ class BatchRows:
 @final
 @dataclass(frozen=True)
 class Session:
-    """The public parameters of one federation. Everything in it may be known to everybody."""
+    """The public parameters of one federation. Everybody may know everything in it."""
 
     network: Network
-    num_clients: int
-    num_shards: int
-    max_colluders: int
-    batch_size: int
+    parameters: CodeParameters
     client_rows: tuple[int, ...]
     seed: int
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
     nonce: bytes = b""  # over a network: fresh public bytes, new with every sharing
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
-    device: str = "cpu"  # where this party computes: its own affair, and no part of the session's identity
+    device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -75,16 +73,31 @@ class Session:
         empty = [i for i, rows in enumerate(self.client_rows) if rows < 1]
         if empty:
             raise DataError(f"client {empty[0]} has no rows", "leave it out, or use fewer clients or another partition")
-        for name in ("num_shards", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.num_clients >= 2**16:
-            raise UsageError(f"messages number at most 65535 clients, not {self.num_clients}")
         if sum(self.client_rows) >= _ROWS_LIMIT or self.batch_size * sum(self.client_rows) >= _DRAWS_LIMIT:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return self.parameters.num_clients
+
+    @property
+    def num_shards(self) -> int:
+        """K."""
+        return self.parameters.num_shards
+
+    @property
+    def max_colluders(self) -> int:
+        """T."""
+        return self.parameters.max_colluders
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.parameters.batch_size
 
     # -- arithmetic ------------------------------------------------------------------------------------------
 
@@ -94,24 +107,16 @@ class Session:
         return self.network.needed_bits(self.batch_size * self.num_shards)
 
     @cached_property
-    def field(self) -> ResidueField | ByteField:
-        return choose_field(
-            self.network,
-            self.num_clients,
-            self.num_shards,
-            self.max_colluders,
-            self.batch_size,
-            self.moduli,
-            self.device,
-        )
+    def field(self) -> ResidueSystem:
+        return choose_field(self.network, self.parameters, self.moduli, self.device)
 
     @property
     def recovery_threshold(self) -> int:
-        """R: answers that the server needs."""
+        """R: the answers that the coordinator needs."""
         return recovery_threshold(self.network.gradient_degree, self.num_shards, self.max_colluders)
 
     @cached_property
-    def code(self) -> LagrangeCode:
+    def code(self) -> LagrangeCode[Tensor]:
         return LagrangeCode(
             self.field,
             num_clients=self.num_clients,
@@ -127,7 +132,7 @@ class Session:
 
     @cached_property
     def device_stream(self) -> PublicStream:
-        """The same, computed on this party's device."""
+        """The same stream, computed on the session's device."""
         return PublicStream(self.seed, self.device)
 
     @cached_property
@@ -145,21 +150,21 @@ class Session:
 
     @property
     def sharing_id(self) -> bytes:
-        """16 bytes that shares and masks belong to. A share outlives a run: other runs on the same rows reuse it."""
+        """16 bytes that shares and masks carry. A share outlives a run: other runs on the same rows use it again."""
         return self.sharing_digest[:16]
 
     @cached_property
     def session_id(self) -> bytes:
-        """16 bytes that tasks and answers carry: parties with other parameters, or in another run, refuse them."""
-        described = {
+        """16 bytes that tasks and answers carry. Who has other parameters, or is in another run, refuses them."""
+        values = {
             "sharing": self.sharing_digest.hex(),
-            "layers": [[type(layer).__name__, asdict(layer)] for layer in self.network.layers],  # type: ignore[call-overload]
+            "layers": [layer.to_dict() for layer in self.network.layers],
             "network": [self.network.input_shape, self.network.weight_bits],
             "batch_size": self.batch_size,
             "seed": self.seed,
             "run_nonce": self.run_nonce.hex(),
         }
-        return _digest(described)[:16]
+        return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -208,43 +213,38 @@ class Session:
         return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, rows - whole * (shards - 1)))
 
 
-def _digest(described: dict[str, object]) -> bytes:
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()
+def _digest(values: dict[str, object]) -> bytes:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
 
 
-def most_client_rows(num_clients: int, batch_size: int) -> int:
+def most_client_rows(parameters: CodeParameters) -> int:
     """How many rows each client may have if all together must fit a session, whatever the others have.
 
-    >>> most_client_rows(num_clients=3, batch_size=64)
+    >>> most_client_rows(CodeParameters(num_clients=3))
     715827882
     """
-    return min(_ROWS_LIMIT - 1, (_DRAWS_LIMIT - 1) // batch_size) // num_clients
+    return min(_ROWS_LIMIT - 1, (_DRAWS_LIMIT - 1) // parameters.batch_size) // parameters.num_clients
 
 
 def choose_field(
-    network: Network,
-    num_clients: int,
-    num_shards: int,
-    max_colluders: int,
-    batch_size: int,
-    moduli: tuple[int, ...] = (),
-    device: str = "cpu",
-) -> ResidueField | ByteField:
+    network: Network, parameters: CodeParameters, moduli: tuple[int, ...] = (), device: str = "cpu"
+) -> ResidueSystem:
     """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
 
-    The moduli follow from the public parameters alone, so all parties choose the same. Networks with large layers get
+    The moduli follow from the public parameters, so that everybody chooses the same. Networks with large layers get
     primes below 256, if those suffice, for the int8 units of GPUs; all others get large primes for float64. The device
     decides only how residues are stored.
     """
-    bits = network.needed_bits(batch_size * num_shards)
-    points = num_clients + num_shards + max_colluders
-    short_sums = network.longest_product(batch_size * num_shards) <= ByteField.LONGEST_SUM
+    shards, colluders, batch = parameters.num_shards, parameters.max_colluders, parameters.batch_size
+    bits = network.needed_bits(batch * shards)
+    points = parameters.num_clients + shards + colluders
+    short_sums = network.longest_product(batch * shards) <= ByteField.LONGEST_SUM
     if not moduli and network.largest_matrix >= _BYTES_FROM and short_sums:
         with contextlib.suppress(FieldError):  # too many points or bits for them
             moduli = choose_moduli(bits, more_than=points, limit=256)
     if not moduli:
-        needed = recovery_threshold(network.gradient_degree, num_shards, max_colluders)
-        longest = max(network.longest_product(batch_size), needed)
+        needed = recovery_threshold(network.gradient_degree, shards, colluders)
+        longest = max(network.longest_product(batch), needed)
         moduli = choose_moduli(bits, more_than=points, limit=modulus_limit(longest))
     kept = num_value_moduli(moduli, bits)
     if kept is None:
@@ -252,26 +252,5 @@ def choose_field(
             f"the moduli hold too little: {bits:.0f} bits and headroom are needed",
             "leave the moduli out to have them chosen",
         )
-    field = ResidueField(moduli, kept, device)
-    return ByteField(field) if fused_kernels(device) and moduli[-1] < 256 and short_sums else field
-
-
-def encode_rows(
-    session: Session, keys: Tensor, rows: Tensor, shards: Tensor, clients: Sequence[int] | None = None
-) -> Tensor:
-    """The shares of R coded rows, as their dealers make them: exactly what a receiver would hold.
-
-    keys (R,8): each row's dealer's secret; rows (R,): its number; shards (R,K,W) int: the K original rows in it.
-    -> (M,N,R,W), or of `clients` only. Row by row, so a driver encodes just the rows it needs.
-    """
-    field = session.field
-    masks = expand_masks(session, keys, rows)
-    shares: Tensor = session.code.encode(field.embed(shards.swapaxes(0, 1)), masks, clients)
-    return shares
-
-
-def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
-    """The masks of R coded rows from their dealers' secrets: keys (R,8), rows (R,) -> (M,T,R,W)."""
-    field, num_masks, width = session.field, session.max_colluders, session.row_width
-    flat = field.uniform(keys.to(field.device), rows.to(field.device), num_masks * width)  # (M,R,T·W)
-    return flat.reshape(len(field.moduli), rows.shape[0], num_masks, width).swapaxes(1, 2)
+    in_bytes = fused_kernels(device) and moduli[-1] < 256 and short_sums
+    return ByteField(moduli, kept, device) if in_bytes else ResidueField(moduli, kept, device)

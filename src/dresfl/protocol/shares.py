@@ -1,7 +1,7 @@
-"""What a client keeps between messages: the shares it was dealt, and which rounds it answered for which weights.
+"""What a client keeps between messages: the shares that it was dealt, and which rounds it answered for which weights.
 
-Both are small interfaces, so that a client in one process keeps them in memory and a real party on its disk
-(`dresfl.storage`). Here are the interfaces and the versions in memory.
+Both are small interfaces. A simulated client keeps them in memory, and a real one on its disk (`dresfl.storage`). Here
+are the interfaces and the versions in memory.
 """
 
 from abc import ABC, abstractmethod
@@ -29,6 +29,10 @@ class ShareTable(ABC):
     @abstractmethod
     def missing(self, dealer: int) -> list[range]:
         """The ranges of a dealer's rows that are not held, ascending; nothing missing: empty."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Put everything kept so far on the disk for good, if there is a disk."""
 
 
 class AnsweredRounds(ABC):
@@ -72,6 +76,9 @@ class MemoryTable(ShareTable):
 
     def missing(self, dealer: int) -> list[range]:
         return runs_of(self._absent[dealer])
+
+    def flush(self) -> None:
+        """Nothing to do: memory has no disk."""
 
 
 @final

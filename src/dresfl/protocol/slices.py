@@ -1,4 +1,4 @@
-"""In which pieces shares travel and are kept: runs of whole rows of about a megabyte, the same for all parties.
+"""In which slices shares travel and are kept: runs of whole rows of about a megabyte, the same for everybody.
 
 A row takes row_bytes = M·W·(bytes of a residue). Slice s of a dealer holds its coded rows s·q … (s+1)·q − 1, the last
 slice what is left, with q = max(1, ⌊2^20 / row_bytes⌋).

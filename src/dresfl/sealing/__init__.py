@@ -1,4 +1,4 @@
-"""Who the parties are and how they seal: identities, cards, the roster, certificates, envelopes.
+"""Who the participants are and how they seal: identities, cards, the roster, certificates, envelopes.
 
 Read identity.py, then envelope.py, then roster.py; certificates.py only concerns TLS.
 """
@@ -6,8 +6,8 @@ Read identity.py, then envelope.py, then roster.py; certificates.py only concern
 from dresfl.errors import IdentityError, SealError, UsageError
 
 try:
-    import cryptography as _cryptography  # noqa: F401
-    import msgspec as _msgspec  # noqa: F401
+    import cryptography as _cryptography
+    import msgspec as _msgspec
 except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[network]'") from error
 
@@ -15,21 +15,3 @@ from .certificates import CertificateAuthority, certificate_request, certificate
 from .envelope import OVERHEAD, SealContext, open_sealed, seal
 from .identity import Card, Identity, Member, spoken
 from .roster import Roster
-
-__all__ = [
-    "Identity",
-    "Member",
-    "Card",
-    "spoken",
-    "Roster",
-    "SealContext",
-    "seal",
-    "open_sealed",
-    "OVERHEAD",
-    "CertificateAuthority",
-    "certificate_request",
-    "certificate_spki_sha256",
-    "check_certificate",
-    "SealError",
-    "IdentityError",
-]

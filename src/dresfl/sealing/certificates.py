@@ -16,18 +16,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dresfl.errors import IdentityError, UsageError
+from dresfl.files import make_private_folder, read_file, write_new
 
-from .files import make_private_folder, read_file, write_new
 from .identity import Identity, Member, check_name, load_tls_key, private_pem, spki_sha256, spoken
 
 CA_KEY_FILE = "ca.key.pem"
 CA_CERTIFICATE_FILE = "ca.cert.pem"
 FILE_LIMIT = 65_536
-_SKEW = datetime.timedelta(hours=1)  # other parties' clocks may be slow
+_SKEW = datetime.timedelta(hours=1)  # other participants' clocks may be slow
 
 
 def certificate_request(identity: Identity, hosts: Sequence[str] = ()) -> bytes:
-    """A request in PEM for this party's TLS key; `hosts` are further names a server is reached by."""
+    """A request in PEM for this participant's TLS key; `hosts` are further names a server is reached by."""
     request = x509.CertificateSigningRequestBuilder().subject_name(_subject(identity.name))
     request = request.add_extension(_alternative_names(identity.name, hosts), critical=False)
     return request.sign(identity.tls_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -60,16 +60,18 @@ class CertificateAuthority:
     def load(cls, folder: Path) -> "CertificateAuthority":
         """The authority that `save` wrote; refused if other users may read its key."""
         path = folder / CA_CERTIFICATE_FILE
-        return cls(load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, FILE_LIMIT), str(path)))
+        return cls(
+            load_tls_key(folder / CA_KEY_FILE), _parse(read_file(path, FILE_LIMIT, error=IdentityError), str(path))
+        )
 
     def save(self, folder: Path) -> None:
         """Write the key, mode 0600, and the certificate; existing files are not written over."""
-        make_private_folder(folder)
-        write_new(folder / CA_KEY_FILE, private_pem(self._key), private=True)
-        write_new(folder / CA_CERTIFICATE_FILE, self.certificate_pem())
+        make_private_folder(folder, IdentityError)
+        write_new(folder / CA_KEY_FILE, private_pem(self._key), private=True, error=IdentityError)
+        write_new(folder / CA_CERTIFICATE_FILE, self.certificate_pem(), error=IdentityError)
 
     def certificate_pem(self) -> bytes:
-        """What every party trusts: the authority's certificate."""
+        """What every participant trusts: the authority's certificate."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def sign(self, request: bytes, *, days: int = 365, server: Sequence[str] = ()) -> bytes:

@@ -1,6 +1,6 @@
-"""Who a party is: three secret keys, and the public card that shows their public halves.
+"""Who a participant is: three secret keys, and the public card that shows their public halves.
 
-    sealing key   X25519    opens what others sealed for this party, and vouches for what it seals
+    sealing key   X25519    opens what others sealed for this participant, and vouches for what it seals
     signing key   Ed25519   signs the card and the roster
     TLS key       P-256     in the certificate of its connections
 
@@ -31,8 +31,9 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from dresfl.errors import IdentityError
+from dresfl.files import make_private_folder, read_file, write_new
 
-from .files import make_private_folder, parse_json, read_file, to_json, write_new
+from .typed_json import parse_json, to_json
 
 IDENTITY_FILE = "identity.json"
 TLS_KEY_FILE = "tls.key.pem"
@@ -48,7 +49,7 @@ def check_name(name: str) -> str:
     """Return `name` if it can stand in a certificate and as a file's name, else raise IdentityError."""
     if not _NAME.fullmatch(name):
         raise IdentityError(
-            f"{name[:70]!r} cannot be a party's name",
+            f"{name[:70]!r} cannot be a participant's name",
             "use at most 63 of a-z, 0-9, hyphen and dot, as in hospital-1 or fl.hospital-1.example",
         )
     return name
@@ -67,7 +68,7 @@ def spoken(digest: bytes) -> str:
 @final
 @dataclass(frozen=True)
 class Member:
-    """The public side of a party, as every other party sees it."""
+    """The public side of a participant, as every other participant sees it."""
 
     name: str
     sealing_key: bytes
@@ -136,11 +137,11 @@ class Card:
     @classmethod
     def load(cls, path: Path) -> "Card":
         """Read a card that came from outside and check its signature."""
-        return cls.from_file(parse_json(read_file(path, _FILE_LIMIT), CardFile, str(path)))
+        return cls.from_file(parse_json(read_file(path, _FILE_LIMIT, error=IdentityError), CardFile, str(path)))
 
     def save(self, path: Path) -> None:
         """Write the card as JSON; an existing file is not written over."""
-        write_new(path, to_json(self.to_file()))
+        write_new(path, to_json(self.to_file()), error=IdentityError)
 
     @classmethod
     def from_file(cls, file: CardFile) -> "Card":
@@ -168,7 +169,7 @@ class _IdentityFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @final
 class Identity:
-    """A party's secret keys. They stay on its machine: never printed, pickled or sent."""
+    """A participant's secret keys. They stay on its machine: never printed, pickled or sent."""
 
     def __init__(self, name: str, sealing_key: bytes, signing_key: bytes, tls_key: ec.EllipticCurvePrivateKey) -> None:
         self.name = check_name(name)
@@ -190,17 +191,18 @@ class Identity:
     def load(cls, folder: Path) -> "Identity":
         """The identity that `save` wrote; refused if other users may read its files."""
         path = folder / IDENTITY_FILE
-        data = read_file(path, _FILE_LIMIT, private=True)
+        data = read_file(path, _FILE_LIMIT, private=True, error=IdentityError)
         file = parse_json(data, _IdentityFile, str(path), private=True)
         tls_key = load_tls_key(folder / TLS_KEY_FILE)
         return cls(file.name, bytes.fromhex(file.sealing_key), bytes.fromhex(file.signing_key), tls_key)
 
     def save(self, folder: Path) -> None:
         """Write the secret keys, mode 0600, into a folder of mode 0700; existing files are not written over."""
-        make_private_folder(folder)
+        make_private_folder(folder, IdentityError)
         keys = (key.private_bytes_raw().hex() for key in (self._sealing, self._signing))
-        write_new(folder / IDENTITY_FILE, to_json(_IdentityFile("dresfl identity 1", self.name, *keys)), private=True)
-        write_new(folder / TLS_KEY_FILE, self.tls_key_pem(), private=True)
+        file = _IdentityFile("dresfl identity 1", self.name, *keys)
+        write_new(folder / IDENTITY_FILE, to_json(file), private=True, error=IdentityError)
+        write_new(folder / TLS_KEY_FILE, self.tls_key_pem(), private=True, error=IdentityError)
 
     @cached_property
     def member(self) -> Member:
@@ -214,7 +216,7 @@ class Identity:
 
     @cached_property
     def card(self) -> Card:
-        """The public side, signed: what the other parties need of this one."""
+        """The public side, signed: what the other participants need of this one."""
         return Card(self.member, self.sign("card", self.member.encode()))
 
     def sign(self, purpose: str, message: bytes) -> bytes:
@@ -251,7 +253,8 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def load_tls_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A private key in PEM; refused if other users may read it."""
     try:
-        key = serialization.load_pem_private_key(read_file(path, _FILE_LIMIT, private=True), password=None)
+        pem = read_file(path, _FILE_LIMIT, private=True, error=IdentityError)
+        key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):  # TypeError: encrypted. The library's message might quote the file
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -3,8 +3,8 @@
     body    = "dresfl roster 1" | maker | server | number of clients u32, little-endian | client 0 | client 1 | …
     digest  = SHA-256(body)
 
-where each party is its public bytes (identity.py). The maker signs the digest. A client's place is its number in the
-protocol. Names and keys are all different; only the maker may also be the server or a client.
+where each participant is its public bytes (identity.py). The maker signs the digest. A client's place is its number in
+the protocol. Names and keys are all different; only the maker may also be the server or a client.
 """
 
 import hashlib
@@ -18,9 +18,10 @@ from typing import Literal, final
 import msgspec
 
 from dresfl.errors import IdentityError
+from dresfl.files import read_file, write_new
 
-from .files import parse_json, read_file, to_json, write_new
 from .identity import Card, CardFile, Hex64, Identity, Member, spoken
+from .typed_json import parse_json, to_json
 
 _FILE_LIMIT = 4 * 2**20  # about 7,000 clients
 
@@ -36,7 +37,7 @@ class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
 @final
 @dataclass(frozen=True)
 class Roster:
-    """The parties of one federation. One that exists has been checked: every card, the order, the maker's signature."""
+    """The participants of one federation. One that exists was checked: every card, the order, the maker's signature."""
 
     maker: Card
     server_card: Card
@@ -44,7 +45,7 @@ class Roster:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _check_parties(self.maker.member, [self.server, *self.members])
+        _check_participants(self.maker.member, [self.server, *self.members])
         self.maker.member.check_signature("roster", bytes.fromhex(self.digest), self.signature)
 
     @classmethod
@@ -55,14 +56,14 @@ class Roster:
 
     @classmethod
     def load(cls, path: Path, sha256: str | None = None) -> "Roster":
-        """Read and check a roster; `sha256`, if given, is the digest that this party has pinned."""
-        file = parse_json(read_file(path, _FILE_LIMIT), _RosterFile, str(path))
+        """Read and check a roster; `sha256`, if given, is the digest that this participant has pinned."""
+        file = parse_json(read_file(path, _FILE_LIMIT, error=IdentityError), _RosterFile, str(path))
         cards = tuple(Card.from_file(card) for card in file.clients)
         roster = cls(Card.from_file(file.maker), Card.from_file(file.server), cards, bytes.fromhex(file.signature))
         if sha256 is not None and not hmac.compare_digest(roster.digest.encode(), sha256.lower().encode()):
             raise IdentityError(
                 f"{path} is another roster: its digest is {roster.digest}, but {sha256} is pinned",
-                "if the parties did agree on a new one, compare its digest by telephone, then pin that",
+                "if the participants did agree on a new one, compare its digest by telephone, then pin that",
             )
         return roster
 
@@ -70,7 +71,8 @@ class Roster:
         """Write the roster as JSON; an existing file is not written over."""
         cards = [card.to_file() for card in self.client_cards]
         maker, server = self.maker.to_file(), self.server_card.to_file()
-        write_new(path, to_json(_RosterFile("dresfl roster 1", maker, server, cards, self.signature.hex())))
+        file = _RosterFile("dresfl roster 1", maker, server, cards, self.signature.hex())
+        write_new(path, to_json(file), error=IdentityError)
 
     @property
     def server(self) -> Member:
@@ -114,22 +116,25 @@ class Roster:
 
 
 def _digest(maker: Member, server: Member, clients: Sequence[Member]) -> bytes:
-    parties = [maker.encode(), server.encode(), len(clients).to_bytes(4, "little")]
-    return hashlib.sha256(b"".join([b"dresfl roster 1", *parties, *(client.encode() for client in clients)])).digest()
+    participants = [maker.encode(), server.encode(), len(clients).to_bytes(4, "little")]
+    return hashlib.sha256(
+        b"".join([b"dresfl roster 1", *participants, *(client.encode() for client in clients)])
+    ).digest()
 
 
-def _check_parties(maker: Member, parties: Sequence[Member]) -> None:
-    if not 2 <= len(parties) <= 2**16:
-        raise IdentityError(f"a roster lists 1 to 65535 clients, not {len(parties) - 1}")
+def _check_participants(maker: Member, participants: Sequence[Member]) -> None:
+    if not 2 <= len(participants) <= 2**16:
+        raise IdentityError(f"a roster lists 1 to 65535 clients, not {len(participants) - 1}")
     for what in ("name", "sealing_key", "signing_key", "spki_sha256"):
         seen: dict[object, Member] = {}
-        for party in parties:
-            value = getattr(party, what)
+        for participant in participants:
+            value = getattr(participant, what)
             if value in seen:
                 raise IdentityError(
-                    f"{seen[value].name} and {party.name} have the same {what}", "every party needs its own card, once"
+                    f"{seen[value].name} and {participant.name} have the same {what}",
+                    "every participant needs its own card, once",
                 )
-            seen[value] = party
-    for party in parties:
-        if party.name == maker.name and party != maker:
+            seen[value] = participant
+    for participant in participants:
+        if participant.name == maker.name and participant != maker:
             raise IdentityError(f"the maker {maker.name} is listed with other keys than it signs with")

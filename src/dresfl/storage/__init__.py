@@ -1,7 +1,5 @@
-"""What a party keeps on its disk: shares, answered rounds, run folders, model files."""
+"""What a participant keeps on its disk: shares, answered rounds, run folders, model files."""
 
 from .answered_rounds import AnswerLog
-from .share_store import Held, ShareStore, Sharing, data_digest
+from .share_store import ShareStore, Sharing, data_digest
 from .share_table import DiskTable
-
-__all__ = ["AnswerLog", "DiskTable", "Held", "ShareStore", "Sharing", "data_digest"]

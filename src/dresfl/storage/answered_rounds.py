@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import StoreError
+from dresfl.files import disk, read_private, sync_folder
 from dresfl.protocol import AnsweredRounds
-
-from .records import disk, read_private, sync_folder
 
 _RECORD = struct.Struct("<I32s28s")
 _CHUNK = 1024 * _RECORD.size

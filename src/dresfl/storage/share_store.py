@@ -4,8 +4,8 @@
     FOLDER/lock                          held while a process uses it
     FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
-    FOLDER/SHARING/DEALER.rows .json     shares (party/table.py)
-    FOLDER/SHARING/SESSION.answered      answered rounds (party/answers.py)
+    FOLDER/SHARING/DEALER.rows .json     shares (share_table.py)
+    FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
 digest. So the same masks never hide different rows, by construction, and a client that lost its shares but kept
@@ -20,7 +20,7 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,19 +30,19 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, StoreError
-from dresfl.federation.agreement import Agreement, make_session
 from dresfl.field import SecretSeed
-from dresfl.files import write_atomic
+from dresfl.files import disk, read_private, read_record, sync_folder, write_atomic, write_record
 from dresfl.protocol import Session
 
 from .answered_rounds import AnswerLog
-from .records import disk, read_private, read_record, sync_folder, write_record
-from .share_table import DiskTable, Verify
+from .share_table import DiskTable
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "dresfl store 1"
+FORMAT = "dresfl store 2"
 _SECRET = b"dresfl secret 1\n"
+
+SessionOf = Callable[[tuple[int, ...], bytes], Session]
 
 
 def data_digest(inputs: Tensor, targets: Tensor) -> bytes:
@@ -53,17 +53,6 @@ def data_digest(inputs: Tensor, targets: Tensor) -> bytes:
         for rows in torch.split(part, 4096):
             digest.update(rows.to("cpu", torch.int64).contiguous().numpy().astype("<i8").tobytes())
     return digest.digest()
-
-
-@final
-@dataclass(frozen=True)
-class Held:
-    """A sharing that a store has shares of, dealt for the rows that this client still has."""
-
-    sharing_id: bytes
-    index: int
-    nonce: bytes
-    client_rows: tuple[int, ...]
 
 
 @final
@@ -83,7 +72,7 @@ class ShareStore:
     """A client's folder, opened for one set of rows. Use it in a `with`.
 
     with ShareStore.open(folder, data_digest(inputs, targets), agreement.roster) as store:
-        table, answered = store.table(session, index), store.answered(session)
+        (table, damage), answered = store.table(session, index), store.answered(session)
         client = Client(session, index, store.secret(session), inputs, targets, table, answered)
     """
 
@@ -163,36 +152,39 @@ class ShareStore:
 
     # -- sharings --------------------------------------------------------------------------------------------
 
-    def held(self, agreement: Agreement, index: int) -> list[Held]:
-        """The sharings here that this agreement can use: same rows, same secret, same code. Newest first."""
-        found: list[tuple[float, Held]] = []
+    def held_nonces(self, session_of: SessionOf, index: int) -> list[bytes]:
+        """The nonces of the sharings here that can be used again: same rows, same secret, same code. Newest first.
+
+        session_of: the session that row counts and a nonce give under the agreement; DresError if they give none.
+        """
+        found: list[tuple[float, bytes]] = []
         for folder in self._sharings():
             path = folder / "sharing.json"
             try:
                 record = read_record(path)
                 if record is None or (record["tag"], record["index"]) != (self.tag.hex(), index):
                     continue
-                rows, nonce = tuple(record["client_rows"]), bytes.fromhex(record["nonce"])
-                session = make_session(agreement, rows, nonce, b"")
+                nonce = bytes.fromhex(record["nonce"])
+                session = session_of(tuple(record["client_rows"]), nonce)
             except StoreError as error:
                 _log.warning("%s", error)
                 continue
             except DresError:
                 continue  # it does not fit this agreement
             if session.sharing_id.hex() == folder.name:
-                found.append((path.stat().st_mtime, Held(session.sharing_id, index, nonce, rows)))
-        return [held for _, held in sorted(found, key=lambda pair: -pair[0])]
+                found.append((path.stat().st_mtime, nonce))
+        return [nonce for _, nonce in sorted(found, key=lambda pair: -pair[0])]
 
-    def table(self, session: Session, index: int, verify: Verify = "all") -> DiskTable:
-        """The shares of the session's sharing, verified: `missing_slices` says what is still to be fetched.
+    def table(self, session: Session, index: int, look: bool = True) -> tuple[DiskTable, list[str]]:
+        """The shares of the session's sharing, and what was found wrong with them, in words.
 
-        verify="used" reads a slice only before its first use, for a process that lives for one round. The space for all
-        shares is taken at once. Refused if the sharing was dealt to another client number here, or
-        dealt by this client under another secret or from other rows.
+        look=False reads a slice only before its first use, for a process that lives for one message. The space for all
+        shares is taken at once. Refused if the sharing was dealt to another client number here, or dealt by this client
+        under another secret or from other rows.
         """
         folder, key = self._folder(session), (session.sharing_digest, index)
         if key in self._tables:
-            return self._tables[key]
+            return self._tables[key], []
         wanted = {
             "tag": self.tag.hex(),
             "index": index,
@@ -210,12 +202,12 @@ class ShareStore:
             differs = "the secret or the rows have changed" if found["tag"] != wanted["tag"] else "the number differs"
             raise StoreError(
                 f"{folder} holds shares that were dealt to client {found['index']}, not to this one: {differs}",
-                "all parties must share again, or bring back the secret and rows of then",
+                "all participants must share again, or bring back the secret and rows of then",
             )
         if found is None:
             write_record(path, wanted)
-        self._tables[key] = DiskTable(folder, session, index, verify)
-        return self._tables[key]
+        table = self._tables[key] = DiskTable(folder, session, index, look)
+        return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:
         """The rounds of this session that were answered, whatever happened since."""
@@ -345,7 +337,9 @@ def _recognise(folder: Path) -> None:
     if found is None:
         write_record(path, {"format": FORMAT})
     elif found.get("format") != FORMAT:
-        raise StoreError(f"{path} is not of {FORMAT!r}", "use the dresfl that made it, or another folder")
+        raise StoreError(
+            f"{path} is of {found.get('format')!r}, not of {FORMAT!r}", "use the dresfl that made it, or another folder"
+        )
 
 
 def _secret(path: Path) -> SecretSeed:
@@ -356,14 +350,11 @@ def _secret(path: Path) -> SecretSeed:
             _log.warning("%s is missing and made anew: sharings of before are of no use to others any more", path)
         key = secrets.token_bytes(32)
         data = _SECRET + key + hashlib.sha256(_SECRET + key).digest()
-        try:
-            write_atomic(path, data, private=True)
-        except DresError as error:
-            raise StoreError(str(error), "free some space, or choose another folder") from error
+        write_atomic(path, data, private=True, error=StoreError)
     key = data[len(_SECRET) : -32]
     if len(data) != len(_SECRET) + 64 or data[-32:] != hashlib.sha256(_SECRET + key).digest() or data[:16] != _SECRET:
         raise StoreError(
             f"{path} is damaged",
-            "restore it from a copy; if there is none, delete it: then all parties must share again",
+            "restore it from a copy; if there is none, delete it: then all participants must share again",
         )
     return SecretSeed(key)

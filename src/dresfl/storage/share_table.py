@@ -1,7 +1,7 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
 For each dealer two files: DEALER.rows, its coded rows one after the other, each as residues M·W packed as on the wire;
-and DEALER.json, the SHA-256 of every slice held (party/slices.py). A slice is held if its bytes have that digest.
+and DEALER.json, the SHA-256 of every slice held (protocol/slices.py). A slice is held if its bytes have that digest.
 Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`, no more.
 
 Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest
@@ -14,20 +14,17 @@ import logging
 import mmap
 import os
 from pathlib import Path
-from typing import Literal, NoReturn, final
+from typing import NoReturn, final
 
 import numpy as np
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
+from dresfl.files import disk, read_record, sync_folder, write_record
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_range, slice_rows
 
-from .records import disk, read_record, sync_folder, write_record
-
 _log = logging.getLogger(__name__)
-
-Verify = Literal["all", "used"]
 
 _PENDING_BYTES = 2**26  # written and not yet listed, at most
 
@@ -36,12 +33,12 @@ _PENDING_BYTES = 2**26  # written and not yet listed, at most
 class DiskTable(ShareTable):
     """One client's shares of one sharing in a folder. Made by `ShareStore.table`. For one thread at a time."""
 
-    def __init__(self, folder: Path, session: Session, index: int, verify: Verify = "all") -> None:
+    def __init__(self, folder: Path, session: Session, index: int, look: bool = True) -> None:
         self._folder, self._session, self._index = folder, session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
         clients = range(session.num_clients)
         self._digests: list[list[str | None]] = [[None] * num_slices(session, d) for d in clients]
-        self._verify_all = verify == "all"
+        self._verify_all = look
         self._unread: list[set[int]] = [set() for _ in clients]  # slices listed, but not yet held against their digest
         self._held = [np.zeros(num_slices(session, d), dtype=np.bool_) for d in clients]
         self._lacking = [num_slices(session, d) for d in clients]
@@ -173,7 +170,7 @@ class DiskTable(ShareTable):
         if known is not None and digest != known:
             raise MessageError(
                 f"dealer {dealer} sent other residues for rows it had shared already, in slice {number}",
-                "its secret or its rows have changed: all parties must share again",
+                "its secret or its rows have changed: all participants must share again",
             )
         self._look_at(dealer, number)
         if self._held[dealer][number]:
@@ -221,7 +218,9 @@ class DiskTable(ShareTable):
                 self._lacking[dealer] += 1
 
     def missing(self, dealer: int) -> list[range]:
-        slices = [slice_range(self._session, dealer, number) for number in self.missing_slices(dealer)]
+        if not self._lacking[dealer]:
+            return []
+        slices = [slice_range(self._session, dealer, number) for number in np.flatnonzero(~self._held[dealer]).tolist()]
         merged: list[range] = []
         for rows in slices:
             if merged and merged[-1].stop == rows.start:
@@ -229,13 +228,6 @@ class DiskTable(ShareTable):
             else:
                 merged.append(rows)
         return merged
-
-    def missing_slices(self, dealer: int) -> list[int]:
-        """The numbers of a dealer's slices that have to be fetched."""
-        if not self._lacking[dealer]:
-            return []
-        absent: list[int] = np.flatnonzero(~self._held[dealer]).tolist()
-        return absent
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""The post: one thread for each message, so that a stuck one holds up no other."""
+"""The post: one thread for each bundle, so that a stuck one holds up no other."""
 
 import threading
 from collections.abc import Collection, Sequence
@@ -25,22 +25,22 @@ class Office:
         self._check()
         return {1, 2}
 
-    def send(self, letters: Sequence[tuple[int, str, bytes]], ttl: float) -> list[str | None]:
+    def send(self, bundles: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]:
         self._check()
-        return [None if data == b"too large" else data.decode() for _, _, data in letters]
+        return [None if data == b"too large" else data.decode() for _, data in bundles]
 
-    def fetch(self, message_id: str) -> bytes | Failure | None:
-        if message_id == "stuck":
+    def fetch(self, flower_id: str) -> bytes | Failure | None:
+        if flower_id == "stuck":
             self.stuck.wait(60)
-        if message_id == "broken":
+        if flower_id == "broken":
             raise ConnectionError("the connection is gone")
-        return self.replies.get(message_id)
+        return self.replies.get(flower_id)
 
 
 def test_replies_in_the_order_of_coming() -> None:
     office = Office()
     post = Post(office, 60)
-    first, second = post.send([(1, "hello", b"a"), (2, "hello", b"b")])
+    first, second = post.send([(1, b"a"), (2, b"b")])
     office.replies["b"] = b"reply b"
     arrival = post.next(10)
     assert arrival is not None
@@ -52,12 +52,12 @@ def test_replies_in_the_order_of_coming() -> None:
     post.close()
 
 
-def test_a_stuck_message_holds_up_no_other() -> None:
+def test_a_stuck_bundle_holds_up_no_other() -> None:
     """As when a node dies after Flower has heard of its reply, and before the bytes are there."""
     office = Office()
     office.replies["b"] = b"reply"
     post = Post(office, 60)
-    post.send([(1, "answer", b"stuck"), (2, "answer", b"b")])
+    post.send([(1, b"stuck"), (2, b"b")])
     arrival = post.next(10)
     assert arrival is not None
     assert arrival.node == 2
@@ -67,10 +67,10 @@ def test_a_stuck_message_holds_up_no_other() -> None:
 
 def test_what_cannot_be_sent_or_fetched_is_a_failure() -> None:
     post = Post(Office(), 60)
-    post.send([(1, "keep", b"too large"), (2, "keep", b"broken")])
+    post.send([(1, b"too large"), (2, b"broken")])
     reasons = {arrival.node: arrival.reply for arrival in (post.next(10), post.next(10)) if arrival is not None}
     assert reasons == {
-        1: Failure("Flower did not take the message"),
+        1: Failure("Flower did not take the bundle"),
         2: Failure("ConnectionError: the connection is gone"),
     }
 
@@ -85,15 +85,15 @@ def test_a_connection_that_fails_for_a_moment() -> None:
     assert [post.nodes({7}) for _ in range(8)] == [{7}] * 8
     with pytest.raises(ConnectionError):
         post.nodes({7})
-    post.send([(1, "keep", b"a")])
+    post.send([(1, b"a")])
     arrival = post.next(10)
     assert arrival is not None
-    assert arrival.reply == Failure("Flower did not take the message")
+    assert arrival.reply == Failure("Flower did not take the bundle")
 
 
 def test_given_up_in_the_end() -> None:
     post = Post(Office(), 0.0)
-    post.send([(1, "keep", b"never")])
+    post.send([(1, b"never")])
     arrival = post.next(10)
     assert arrival is not None
     assert arrival.reply == Failure("no reply came in time")

@@ -10,6 +10,8 @@ from dresfl.experiments.training import train
 from dresfl.experiments.trials.flower_trial import federate_flower, federate_simulation
 from dresfl.experiments.trials.grpc_trial import Trial
 
+pytestmark = pytest.mark.timeout(1800)  # every bundle starts a process
+
 SMALL = 'model.layers=[{kind="dense",units=16},{kind="square"},{kind="dense",units=10}]'  # 5 answers are enough
 
 

@@ -1,4 +1,4 @@
-"""The worker: letters over a socket that only its owner, or one group, may open."""
+"""The worker: bundles over a socket that only its owner, or one group, may open."""
 
 import grp
 import os
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Path:
     return path
 
 
-def test_letters_there_and_back(place: Path) -> None:
+def test_bundles_there_and_back(place: Path) -> None:
     for size in (1, 3_000_000):
         assert Forwarder(place).handle(b"a" + bytes(size)) == bytes(size) + b"a"
 
@@ -74,7 +74,7 @@ def test_a_group_may_connect(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
-def test_a_letter_that_cannot_be_answered(tmp_path: Path) -> None:
+def test_a_bundle_that_cannot_be_answered(tmp_path: Path) -> None:
     """The worker says so in its log, and stays."""
     path, ready = tmp_path / "s", threading.Event()
 
@@ -98,7 +98,7 @@ def test_worker_that_says_nothing(tmp_path: Path) -> None:
         closer = threading.Thread(target=lambda: listener.accept()[0].close())
         closer.start()
         with pytest.raises((MessageError, OSError)):
-            Forwarder(path).handle(b"letter")
+            Forwarder(path).handle(b"bundle")
         closer.join()
 
 
@@ -106,6 +106,6 @@ def test_node_config(place: Path, tmp_path: Path) -> None:
     site = open_site({"socket": str(place)}, {})
     assert site.handle(b"ab") == b"ba"
     with pytest.raises(UsageError, match="does not know its site"):
-        open_site({}, {"server": "fed.toml", "sites": ""})
+        open_site({}, {"coordinator": "fed.toml", "sites": ""})
     place.rename(tmp_path / "site.socket")
     assert open_site({"site": str(tmp_path / "site.toml")}, {}).handle(b"ab") == b"ba"

@@ -1,1 +1,1 @@
-"""The gRPC runtime: most tests run hub and sites as tasks of one process, over real TLS on loopback."""
+"""The gRPC runtime: most tests run coordinator and sites as tasks of one process, over real TLS on loopback."""

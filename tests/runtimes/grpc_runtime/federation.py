@@ -1,50 +1,73 @@
-"""A small federation on loopback: a hub and sites as tasks in one process, over real TLS."""
+"""A small federation on loopback: a coordinator and clients as tasks in one process, over real TLS."""
 
 import asyncio
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import torch
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.protocol import Server, Session, Task
-from dresfl.runtimes.grpc_runtime import Hub, HubSettings, Log, Site, SiteSettings, log_to
+from dresfl.federation import CoordinatorSettings, RoundTiming, Terms, Windows, Workplace
+from dresfl.model import weights_sha256
+from dresfl.protocol import Session, Task, Training
+from dresfl.runtimes.coordinator_host import CoordinatorHost
+from dresfl.runtimes.grpc_runtime import ConnectSettings, GrpcClient, GrpcCoordinator, ListenSettings
+from dresfl.runtimes.log import Log, log_to
 from dresfl.storage import ShareStore, data_digest
 
+T = TypeVar("T")
 
-@dataclass
+LIMIT = 90.0  # seconds: the bound of everything that a test waits for; on an idle machine it comes within two
+
+
+async def within(what: str, awaitable: Awaitable[T], seconds: float = LIMIT, report: Callable[[], str] = str) -> T:
+    """What is waited for; or an AssertionError that says what it was, and what had happened by then."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await awaitable
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise AssertionError(f"waited {seconds} seconds for {what}\n{report()}") from None
+
+
 class Events:
-    """A log that remembers, and can be waited on."""
+    """A log that remembers, and can be waited on. Any thread may write to it."""
 
-    lines: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._news = asyncio.Event()
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         self.log: Log = log_to(self._take)
 
     def _take(self, line: str) -> None:
         self.lines.append(json.loads(line))
-        self._news.set()
+        self._loop.call_soon_threadsafe(self._news.set)
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["event"] == event]
 
-    async def until(self, condition: Callable[["Events"], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition(self):
-                self._news.clear()
-                await self._news.wait()
+    def last(self, count: int = 15) -> str:
+        return "\n".join(map(str, self.lines[-count:]))
+
+    async def until(self, what: str, condition: Callable[["Events"], bool], seconds: float = LIMIT) -> None:
+        """Wait until a condition holds; `what` is the condition in words."""
+        await within(what, self._until(condition), seconds, self.last)
+
+    async def _until(self, condition: Callable[["Events"], bool]) -> None:
+        while not condition(self):
+            self._news.clear()
+            await self._news.wait()
 
     async def seen(self, event: str, count: int = 1) -> dict[str, Any]:
-        await self.until(lambda events: len(events.of(event)) >= count)
+        await self.until(f"event {event!r}, {count} of them", lambda events: len(events.of(event)) >= count)
         return self.of(event)[count - 1]
 
 
 class Pause:
-    """A point in the run where the rounds wait for the test."""
+    """A point in the run where the machine waits for the test."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,48 +75,63 @@ class Pause:
         self._over = threading.Event()
 
     def hold(self) -> None:
-        """The rounds' thread is here."""
+        """The machine's thread is here."""
         self._loop.call_soon_threadsafe(self._reached.set)
-        assert self._over.wait(60)
+        if not self._over.wait(LIMIT):
+            raise AssertionError(f"a pause took more than {LIMIT} seconds")
 
     async def __aenter__(self) -> None:
-        await asyncio.wait_for(self._reached.wait(), 60)
+        await within("the round after which the run pauses", self._reached.wait())
 
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
 
 
 class Network:
-    """A running hub and its sites."""
+    """A running coordinator and its clients."""
 
-    def __init__(self, consortium: Consortium, **settings: Any) -> None:
+    def __init__(
+        self,
+        consortium: Consortium,
+        timing: RoundTiming | None = None,
+        linger: float = 5.0,
+        keepalive: float = 20.0,
+        windows: Windows | None = None,
+    ) -> None:
         self.consortium = consortium
-        self.settings = HubSettings(**{"folder": consortium.folder / "hub", "linger": 5.0, **settings})
-        self.hub_events = Events()
-        self.site_events = [Events() for _ in consortium.sites]
+        self.settings = CoordinatorSettings(timing or RoundTiming(), linger, windows or Windows())
+        self.keepalive = keepalive
+        self.coordinator_events = Events()
+        self.client_events = [Events() for _ in consortium.clients_keys]
         self.port = 0
-        self.hub: Hub | None = None
+        self.host: CoordinatorHost | None = None
+        self.coordinator: GrpcCoordinator | None = None
         self.records: list[Any] = []
         self.pauses: dict[int, Pause] = {}
         self.saved: dict[str, torch.Tensor] | None = None  # the checkpoint
-        self.make_server: Callable[[Session], Server] = self._make_server
+        self.make_training: Callable[[Session], Training] = self._make_server
 
-    def _make_server(self, session: Session) -> Server:
-        server = Server(session, OPTIMIZER, self.consortium.rounds)
+    def _make_server(self, session: Session) -> Training:
+        server = Training(session, OPTIMIZER, self.consortium.rounds)
         if self.saved is not None:
             server.restore(self.saved)
         return server
 
     @property
-    def running(self) -> Any:
-        """What the hub has once the terms are settled."""
-        assert self.hub is not None
-        assert self.hub.running is not None
-        return self.hub.running
+    def machine(self) -> Any:
+        """The coordinator's machine."""
+        assert self.host is not None
+        return self.host.machine
+
+    @property
+    def terms(self) -> Terms:
+        """The run's terms, as the coordinator's disk has them."""
+        path = self.consortium.folder / "coordinator" / "terms.json"
+        return Terms.from_json(path.read_bytes(), self.consortium.clients)
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
-        self.saved = self.running.server.state()
+        self.saved = self.machine.training.state()
         if record.round_number in self.pauses:
             self.pauses.pop(record.round_number).hold()
 
@@ -102,35 +140,79 @@ class Network:
         self.pauses[number] = Pause()
         return self.pauses[number]
 
-    async def start_hub(self) -> asyncio.Task[Server]:
-        """A hub, listening when this returns; on the port of the one before, if there was one."""
+    async def start_coordinator(self) -> asyncio.Task[Training]:
+        """A coordinator, listening when this returns; on the port of the one before, if there was one."""
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        settings = replace(self.settings, listen=f"127.0.0.1:{self.port}")
-        consortium = self.consortium
-        credentials = consortium.credentials(consortium.server)
-        self.hub = Hub(settings, consortium.agreement, credentials, self.make_server, self._watch, self.hub_events.log)
-        task = asyncio.create_task(self.hub.run(listening.set_result))
-        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        consortium, log = self.consortium, self.coordinator_events.log
+        folder = consortium.folder / "coordinator"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.host = CoordinatorHost(
+            self.settings,
+            consortium.agreement,
+            consortium.coordinator,
+            consortium.roster,
+            folder,
+            self.make_training,
+            self._watch,
+            log,
+        )
+        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive)
+        credentials = consortium.credentials(consortium.coordinator)
+        self.coordinator = GrpcCoordinator(settings, self.host, credentials, log)
+        task = asyncio.create_task(self._serve(self.host, self.coordinator, listening))
+        both = asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        await within("the coordinator to listen", both, report=self.report)
         if task.done():
             task.result()
         self.port = listening.result()
         return task
 
-    def site_settings(self) -> SiteSettings:
-        return SiteSettings(server=f"127.0.0.1:{self.port}", first_delay=0.05, longest_delay=0.2)
+    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> Training:
+        await coordinator.run(listening.set_result)
+        assert host.machine.training is not None
+        return host.machine.training
 
-    def start_site(self, index: int, **changes: Any) -> asyncio.Task[Task]:
-        return asyncio.create_task(self._site(index, **changes))
+    def connect_settings(self) -> ConnectSettings:
+        return ConnectSettings(f"127.0.0.1:{self.port}", self.keepalive, first_delay=0.05, longest_delay=0.2)
 
-    async def _site(self, index: int, **changes: Any) -> Task:
+    def start_client(self, index: int, **changes: Any) -> asyncio.Task[Task]:
+        return asyncio.create_task(self._client(index, **changes))
+
+    async def _client(self, index: int, **changes: Any) -> Task:
         consortium = self.consortium
         rows = changes.pop("rows", consortium.rows[index])
-        credentials = changes.pop("credentials", None) or consortium.credentials(consortium.sites[index])
+        identity = consortium.clients_keys[index]
+        credentials = changes.pop("credentials", None) or consortium.credentials(identity)
         agreement = changes.pop("agreement", consortium.agreement)
-        folder = changes.pop("folder", consortium.folder / f"site-{index}")
+        folder = changes.pop("folder", consortium.folder / f"client-{index}")
         with ShareStore.open(folder, data_digest(*rows)) as store:
-            log, keep = self.site_events[index].log, changes.pop("keep", lambda task: None)
-            return await Site(self.site_settings(), agreement, credentials, store, rows, log, keep).run()
+            keep = changes.pop("keep", lambda task: None)
+            workplace = Workplace(
+                agreement, credentials.identity, credentials.roster, store, lambda: rows, keep_model=keep
+            )
+            log = self.client_events[index].log
+            return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log).run()
 
-    def start_sites(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
-        return {i: self.start_site(i) for i in range(self.consortium.clients) if i not in but}
+    async def finish(self, coordinator: asyncio.Task[Training], clients: dict[int, asyncio.Task[Task]]) -> str:
+        """Wait for the end of a run; the digest of its weights, which all these clients have."""
+        finals = await within("the clients' end", asyncio.gather(*clients.values()), report=self.report)
+        server = await within("the coordinator's end", coordinator, report=self.report)
+        weights = weights_sha256(server.weights)
+        assert {weights_sha256(task.weights) for task in finals} <= {weights}
+        return weights
+
+    def report(self) -> str:
+        """The last that everybody said."""
+        parts = [("coordinator", self.coordinator_events)]
+        parts += [(f"client {i}", events) for i, events in enumerate(self.client_events)]
+        return "\n".join(f"{name}:\n{events.last()}" for name, events in parts)
+
+    def start_clients(self, but: tuple[int, ...] = ()) -> dict[int, asyncio.Task[Task]]:
+        return {i: self.start_client(i) for i in range(self.consortium.clients) if i not in but}
+
+
+async def stop(task: asyncio.Task[Any]) -> None:
+    """End a client or a coordinator as Ctrl-C would."""
+    task.cancel()
+    await within("a task to end that was cancelled", asyncio.wait({task}))
+    assert task.cancelled()

@@ -8,36 +8,36 @@ import pytest
 import torch
 
 from consortium import Consortium
+from dresfl import sealing
+from dresfl.federation import sealed_slices
+from dresfl.federation.messages import Ack, Answered, Hello, Slice, decode
 from dresfl.protocol import Client
-from dresfl.runtimes.grpc_runtime import streams
-from dresfl.runtimes.grpc_runtime.frames import Ack, Hello, Reply, Slice
+from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.storage import ShareStore, data_digest
 
 from .federation import Network
 
-Capture = list[tuple[int, bytes]]  # client, frame
+Capture = list[tuple[int, bytes]]  # client, message
 
 
 def captured(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Network]:
-    """A whole run, and every frame that reached the coordinator."""
-    frames: Capture = []
-    read = streams.Stream.read
+    """A whole run, and every message that reached the coordinator."""
+    messages: Capture = []
+    received = CoordinatorHost.received
 
-    async def noted(stream: streams.Stream) -> bytes:
-        data = await read(stream)
-        frames.append((stream.index, data))
-        return data
+    def noted(host: CoordinatorHost, client: int, data: bytes) -> list[OnNetwork]:
+        messages.append((client, data))
+        return received(host, client, data)
 
     async def run() -> Network:
         network = Network(consortium)
-        hub = await network.start_hub()
-        await asyncio.gather(*network.start_sites().values())
-        await hub
+        coordinator = await network.start_coordinator()
+        await network.finish(coordinator, network.start_clients())
         return network
 
     with monkeypatch.context() as patch:
-        patch.setattr(streams.Stream, "read", noted)
-        return frames, asyncio.run(run())
+        patch.setattr(CoordinatorHost, "received", noted)
+        return messages, asyncio.run(run())
 
 
 def equal_rows(consortium: Consortium) -> None:
@@ -45,16 +45,22 @@ def equal_rows(consortium: Consortium) -> None:
     consortium.rows = [(inputs[:9], targets[:9]) for inputs, targets in consortium.rows]
 
 
+def introduced_rows(data: bytes) -> int:
+    hello = decode(data, (Hello,))
+    assert isinstance(hello, Hello)
+    return hello.introduction.rows
+
+
 def test_no_share_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     consortium = Consortium(tmp_path, rounds=2)
-    frames, network = captured(consortium, monkeypatch)
-    session = network.running.session
-    everything = b"".join(data for _, data in frames)
-    slices = [data for _, data in frames if data[0] == Slice.KIND]
+    messages, network = captured(consortium, monkeypatch)
+    session = network.machine.training.session
+    everything = b"".join(data for _, data in messages)
+    slices = [data for _, data in messages if data[0] == Slice.KIND]
     assert len(slices) == 6 * 5
     for dealer in range(6):
         rows = consortium.rows[dealer]
-        with ShareStore.open(tmp_path / f"site-{dealer}", data_digest(*rows)) as store:
+        with ShareStore.open(tmp_path / f"client-{dealer}", data_digest(*rows)) as store:
             client = Client(session, dealer, store.secret(session), *rows)
         for share in client.deal_to(range(6)):
             clear = share.encode(session)[30:]
@@ -65,22 +71,21 @@ def test_no_share_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_search_would_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sealing the same search does find the shares: the test above is not blind."""
-    from dresfl.federation import sealed_slices as parcels
-
-    monkeypatch.setattr(parcels, "seal", lambda identity, receiver, context, plaintext: plaintext)
-    monkeypatch.setattr(parcels, "open_sealed", lambda identity, sender, context, sealed: sealed)
+    padding = bytes(sealing.OVERHEAD)
+    monkeypatch.setattr(sealed_slices, "seal", lambda identity, receiver, context, plaintext: plaintext + padding)
+    monkeypatch.setattr(sealed_slices, "open_sealed", lambda identity, sender, context, sealed: sealed[: -len(padding)])
     consortium = Consortium(tmp_path, rounds=2)
-    frames, network = captured(consortium, monkeypatch)
-    session = network.running.session
-    everything = b"".join(data for _, data in frames)
+    messages, network = captured(consortium, monkeypatch)
+    session = network.machine.training.session
+    everything = b"".join(data for _, data in messages)
     rows = consortium.rows[0]
-    with ShareStore.open(tmp_path / "site-0", data_digest(*rows)) as store:
+    with ShareStore.open(tmp_path / "client-0", data_digest(*rows)) as store:
         client = Client(session, 0, store.secret(session), *rows)
     assert client.deal(1).encode(session)[30:] in everything
 
 
 def test_other_data_looks_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client's rows swapped for others of equal size: the same frames of the same sizes come from everybody."""
+    """One client's rows swapped for others of equal size: the same messages of the same sizes come from everybody."""
     seen = []
     for swapped in (False, True):
         consortium = Consortium(tmp_path / str(swapped), rounds=2)
@@ -88,10 +93,11 @@ def test_other_data_looks_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         if swapped:
             inputs, targets = consortium.rows[0]
             consortium.rows[0] = (inputs.flip(0, 1), targets.flip(0, 1))
-        frames, _ = captured(consortium, monkeypatch)
-        hellos = {data[:1] + data[34:38] for _, data in frames if data[0] == Hello.KIND}  # row counts
-        answers = {len(data) for _, data in frames if data[0] == Reply.KIND}
+        messages, _ = captured(consortium, monkeypatch)
+        hellos = {(client, introduced_rows(data)) for client, data in messages if data[0] == Hello.KIND}
+        answers = {len(data) for _, data in messages if data[0] == Answered.KIND}
         # (how many answers come in time, and whether the last Acks do before the end of so short a run, is chance)
-        rest = Counter((client, data[0], len(data)) for client, data in frames if data[0] not in (Reply.KIND, Ack.KIND))
+        chance = (Answered.KIND, Ack.KIND)
+        rest = Counter((client, data[0], len(data)) for client, data in messages if data[0] not in chance)
         seen.append((hellos, answers, rest))
     assert seen[0] == seen[1]

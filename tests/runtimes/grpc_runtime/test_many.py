@@ -6,45 +6,43 @@ from pathlib import Path
 import grpc
 
 from consortium import Consortium
-from dresfl.federation import NO_NONCE
-from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Wait, decode
-from dresfl.runtimes.grpc_runtime.hub import SERVICE
+from dresfl.federation import Introduction
+from dresfl.federation.messages import Begin, Hello, Wait, decode
+from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
 
-from .federation import Network
+from .federation import Network, stop, within
 
 
 def test_two_hundred_clients(tmp_path: Path) -> None:
-    """All connect over TLS, say hello, and hear the terms; all sessions stay open."""
+    """All connect over TLS, say hello, and hear the terms; all streams stay open."""
     clients = 200
     consortium = Consortium(tmp_path, clients=clients)
     authority = consortium.authority.certificate_pem()
 
     async def join(network: Network, index: int) -> tuple[grpc.aio.Channel, Begin]:
-        site = consortium.sites[index]
+        site = consortium.clients_keys[index]
         credentials = grpc.ssl_channel_credentials(
             authority, site.tls_key_pem(), consortium.credentials(site).certificate
         )
         options = [("grpc.ssl_target_name_override", "coordinator"), ("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.aio.secure_channel(f"127.0.0.1:{network.port}", credentials, options)
-        call = channel.stream_stream(f"/{SERVICE}/Session")()
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         rows = len(consortium.rows[index][0])
-        greeting = Hello(consortium.agreement.digest, rows, bytes(32), NO_NONCE, bytes(16))
-        await call.write(greeting.encode())
-        while isinstance(frame := decode(await call.read(), Begin, Wait), Wait):
+        hello = Hello(Introduction(rows, bytes(32)), bytes(16), consortium.agreement.encode())
+        await call.write(hello.encode())
+        while not isinstance(message := decode(await call.read(), (Begin, Wait)), Begin):
             pass
-        return channel, frame
+        return channel, message
 
     async def run() -> None:
         network = Network(consortium)
-        hub = await network.start_hub()
-        async with asyncio.timeout(120):
-            joined = await asyncio.gather(*(join(network, index) for index in range(clients)))
-        assert network.hub is not None
-        assert network.hub.connected == list(range(clients))
-        assert len({begin.body() for _, begin in joined}) == 1
+        coordinator = await network.start_coordinator()
+        everybody = asyncio.gather(*(join(network, index) for index in range(clients)))
+        joined = await within("200 clients to hear the terms", everybody, report=network.coordinator_events.last)
+        assert network.machine.connected == list(range(clients))
+        assert len({begin.terms.encode() for _, begin in joined}) == 1
         for channel, _ in joined:
             await channel.close()
-        hub.cancel()
-        await asyncio.wait({hub})
+        await stop(coordinator)
 
     asyncio.run(run())

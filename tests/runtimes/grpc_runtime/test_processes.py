@@ -1,6 +1,7 @@
 """Real processes, killed by pid: the trial that `dresfl federate` runs."""
 
 import json
+import signal
 import socket
 import time
 from pathlib import Path
@@ -8,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from commands import Run
+from dresfl.deploy.settings import Keys
 from dresfl.errors import UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
-from dresfl.experiments.trials.grpc_trial import Party, Trial, federate, write_trial
+from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, write_clients, write_trial
+from dresfl.sealing import Roster
+
+from .federation import LIMIT
 
 SMALL = """
 name = "small"
@@ -35,8 +40,9 @@ def preset(tmp_path: Path) -> str:
     return str(tmp_path / "small.toml")
 
 
+@pytest.mark.timeout(500)
 def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str, dresfl: Run) -> None:
-    result = federate(Trial(preset, clients=6, kill=2, kill_server=True, limit=300), tmp_path / "trial")
+    result = federate(Trial(preset, clients=6, kill=2, kill_coordinator=True, limit=400), tmp_path / "trial")
     settings = ["federation.num_clients=6", 'dropout.model="none"']
     undisturbed = train(load_config(preset, settings), out=tmp_path / "undisturbed")
     assert result["weights_sha256"] == undisturbed["weights_sha256"]
@@ -68,29 +74,58 @@ def _look_at_shares_and_forget_them(dresfl: Run, config: Path) -> None:
     assert shares("--forget", str(sharing["identity"])) == []
 
 
-def wait_for(party: Party, event: str) -> dict[str, object]:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and party.running:
-        for found in party.follow():
+def wait_for(process: Process, event: str) -> dict[str, object]:
+    until = time.monotonic() + LIMIT
+    while time.monotonic() < until and process.running:
+        for found in process.follow():
             if found["event"] == event:
                 return found
         time.sleep(0.05)
-    raise AssertionError(f"{party.name} did not say {event}: {party.events}")
+    raise AssertionError(f"{process.name} did not say {event!r} within {LIMIT} seconds: {process.events[-15:]}")
 
 
 def test_a_refused_handshake_is_a_line_in_the_log(tmp_path: Path, preset: str) -> None:
-    server, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
-    server.start()
+    coordinator, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
+    coordinator.start()
     try:
-        port = int(str(wait_for(server, "listening")["port"]))
+        port = int(str(wait_for(coordinator, "listening")["port"]))
         with socket.create_connection(("127.0.0.1", port)) as plain:
             plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64))
             plain.recv(100)
-        refused = wait_for(server, "refused")
+        refused = wait_for(coordinator, "refused")
         assert refused["where"] == "tls"
         assert "plaintext" in str(refused["reason"])
     finally:
-        server.kill()
+        coordinator.kill()
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
+def test_signals_end_both_sides_cleanly(tmp_path: Path, preset: str, numbers: tuple[signal.Signals, ...]) -> None:
+    """Without a traceback; the coordinator can have its port again at once."""
+    trial = Trial(preset, clients=6)
+    coordinator, clients = write_trial(trial, tmp_path / "trial")
+    digest = Roster.load(tmp_path / "trial" / "roster.json").digest
+    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
+    started = [coordinator, clients[0]]
+    try:
+        coordinator.start()
+        port = int(str(wait_for(coordinator, "listening")["port"]))
+        write_clients(trial.run_config(), keys, "", tmp_path / "trial", 6, port)
+        clients[0].start()
+        wait_for(clients[0], "waiting")
+        for process, number in zip(started, numbers, strict=True):
+            process.process.send_signal(number)
+        assert [process.process.wait(LIMIT) for process in started] == [130, 130]
+        for process in started:
+            process.follow()
+            assert [event for event in process.events if event["event"] == "stderr"] == []
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            again.bind(("127.0.0.1", port))
+    finally:
+        for process in started:
+            if process.running:
+                process.kill()
 
 
 def test_a_trial_needs_an_empty_folder(tmp_path: Path, preset: str) -> None:

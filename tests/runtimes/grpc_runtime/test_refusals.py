@@ -22,21 +22,20 @@ from cryptography.hazmat.primitives import hashes, serialization
 from consortium import Consortium
 from dresfl import sealing
 from dresfl.errors import IdentityError, Refused
-from dresfl.federation import NO_NONCE
-from dresfl.federation import sealed_slices as parcels
-from dresfl.model import weights_sha256
+from dresfl.federation import Introduction, Site, Workplace, sealed_slices
+from dresfl.federation.actions import Action, GiveUp, Join
+from dresfl.federation.enrolment import signed_begin
+from dresfl.federation.messages import Answered, Begin, Hello, Ready, Wait, Weights, decode
 from dresfl.protocol import Answer, Task
-from dresfl.runtimes.grpc_runtime import Credentials
-from dresfl.runtimes.grpc_runtime.frames import Begin, Hello, Ready, Reply, Weights, decode
-from dresfl.runtimes.grpc_runtime.hub import SERVICE
-from dresfl.runtimes.grpc_runtime.log import core_event
-from dresfl.runtimes.grpc_runtime.site import Site
+from dresfl.runtimes.grpc_runtime.core_log import core_event
+from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
 from dresfl.sealing import CertificateAuthority, Identity, SealContext, certificate_request
 from dresfl.storage import ShareStore, data_digest
 
-from .federation import Events, Network
+from .federation import LIMIT, Network, stop, within
 
 Intrude = Callable[[Network], Awaitable[None]]
+PLACE = 4  # of five clients, all needed: the intruder comes while this one is away, so that the run waits for both
 
 
 def disturbed(consortium: Consortium, intrude: Intrude) -> Network:
@@ -44,21 +43,25 @@ def disturbed(consortium: Consortium, intrude: Intrude) -> Network:
 
     async def run() -> Network:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
         async with network.pause_after(3):
-            await intrude(network)
-        async with asyncio.timeout(60):
-            await asyncio.gather(*sites.values())
-            server = await hub
-        assert weights_sha256(server.weights) == consortium.expected()
+            await stop(clients.pop(PLACE))
+        await network.coordinator_events.seen("left")
+        await within("the intruder to be refused", intrude(network), report=network.report)
+        clients[PLACE] = network.start_client(PLACE)
+        assert await network.finish(coordinator, clients) == consortium.expected()
         return network
 
     return asyncio.run(run())
 
 
-def dial(network: Network, credentials: Any, method: str = "Session", **options: Any) -> tuple[Any, Any]:
-    target, name = f"127.0.0.1:{network.port}", network.consortium.server.name
+def five_clients(folder: Path) -> Consortium:
+    return Consortium(folder, clients=5)
+
+
+def dial(network: Network, credentials: Any, method: str = METHOD) -> tuple[Any, Any]:
+    target, name = f"127.0.0.1:{network.port}", network.consortium.coordinator.name
     chosen = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
     if credentials is None:
         channel = grpc.aio.insecure_channel(target, chosen)
@@ -72,30 +75,38 @@ async def drain(call: Any) -> None:
         pass
 
 
-async def refused_call(network: Network, credentials: Any, *frames: bytes, method: str = "Session") -> grpc.StatusCode:
-    """Dial, send frames, and return how the coordinator ended it."""
-    channel, call = dial(network, credentials, method)
-    async with channel, asyncio.timeout(20):
+async def refused_call(network: Network, credentials: Any, *messages: bytes) -> grpc.StatusCode:
+    """Dial, send messages, and return how the coordinator ended it."""
+    channel, call = dial(network, credentials)
+    async with channel:
         try:
-            for frame in frames:  # none for who is refused at the door: what meets an ended stream hides its reason
-                await call.write(frame)
+            for message in messages:  # none for who is refused at once: what meets an ended stream hides its reason
+                await call.write(message)
             await drain(call)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         return await call.code()
 
 
-def reasons(capfd: pytest.CaptureFixture[str]) -> str:
-    lines = capfd.readouterr().err.splitlines()
-    found = [event[1] for event in map(core_event, lines) if event and event[0] == "refused"]
-    return "\n".join(str(fields["reason"]) for fields in found)
+async def refused_handshake(capfd: pytest.CaptureFixture[str], reason: str) -> None:
+    """Wait until gRPC's core has said on stderr why it refused a handshake: it may do so after the other side knows."""
+    found: list[str] = []
+
+    async def look() -> None:
+        while not any(reason in text for text in found):
+            await asyncio.sleep(0.02)
+            events = [event for event in map(core_event, capfd.readouterr().err.splitlines()) if event]
+            found.extend(str(fields["reason"]) for event, fields in events if event == "refused")
+
+    await within(f"a refused handshake: {reason}", look(), report=lambda: "\n".join(found))
 
 
-def hello(network: Network, index: int, **changes: Any) -> Hello:
+def hello(network: Network, index: int, agreement: bytes | None = None, **changes: Any) -> bytes:
+    """A Hello that fits, unless it is changed."""
     consortium = network.consortium
-    rows = len(consortium.rows[index][0])
-    own = Hello(consortium.agreement.digest, rows, bytes(32), NO_NONCE, secrets.token_bytes(16))
-    return replace(own, **changes)
+    own = Introduction(len(consortium.rows[index][0]), network.terms.contributions[index])
+    challenge = secrets.token_bytes(16)
+    return Hello(replace(own, **changes), challenge, agreement or consortium.agreement.encode()).encode()
 
 
 # -- TLS -------------------------------------------------------------------------------------------------------
@@ -116,8 +127,8 @@ def expired(consortium: Consortium, identity: Identity) -> bytes:
 
 def test_strangers_to_tls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Plaintext, no certificate, another authority's, an expired one: none gets as far as a stream."""
-    consortium = Consortium(tmp_path)
-    site = consortium.sites[0]
+    consortium = five_clients(tmp_path)
+    site = consortium.clients_keys[0]
     authority, key = consortium.authority.certificate_pem(), site.tls_key_pem()
     foreign = CertificateAuthority.create().sign(certificate_request(site))
     strangers = {
@@ -129,16 +140,15 @@ def test_strangers_to_tls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 
     async def intrude(network: Network) -> None:
         for reason, credentials in strangers.items():
-            capfd.readouterr()
             assert await refused_call(network, credentials) is grpc.StatusCode.UNAVAILABLE
-            assert reason in reasons(capfd)
+            await refused_handshake(capfd, reason)
 
     disturbed(consortium, intrude)
 
 
 def test_tls_below_1_3(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    consortium = Consortium(tmp_path)
-    own = consortium.credentials(consortium.sites[0])
+    consortium = five_clients(tmp_path)
+    own = consortium.credentials(consortium.clients_keys[0])
     (tmp_path / "key.pem").write_bytes(own.identity.tls_key_pem())
     (tmp_path / "certificate.pem").write_bytes(own.certificate)
 
@@ -157,15 +167,15 @@ def test_tls_below_1_3(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
         assert await asyncio.to_thread(handshake, network.port, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(handshake, network.port, ssl.TLSVersion.TLSv1_2)
-        assert "below 1.3" in reasons(capfd)
+        await refused_handshake(capfd, "below 1.3")
 
     disturbed(consortium, intrude)
 
 
-def test_a_site_refuses_tls_below_1_3(tmp_path: Path) -> None:
+def test_a_client_refuses_tls_below_1_3(tmp_path: Path) -> None:
     """The other side of it: a coordinator that speaks only TLS 1.2 is not spoken to."""
-    consortium = Consortium(tmp_path)
-    own = consortium.credentials(consortium.server)
+    consortium = five_clients(tmp_path)
+    own = consortium.credentials(consortium.coordinator)
     (tmp_path / "key.pem").write_bytes(own.identity.tls_key_pem())
     (tmp_path / "certificate.pem").write_bytes(own.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -176,8 +186,9 @@ def test_a_site_refuses_tls_below_1_3(tmp_path: Path) -> None:
         listener = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
         network = Network(consortium)
         network.port = listener.sockets[0].getsockname()[1]
-        site = consortium.credentials(consortium.sites[0]).for_client()
-        assert await refused_call(network, site) is grpc.StatusCode.UNAVAILABLE
+        site = consortium.credentials(consortium.clients_keys[0]).for_client()
+        code = await within("the client to refuse", refused_call(network, site))
+        assert code is grpc.StatusCode.UNAVAILABLE
         listener.close()
 
     asyncio.run(run())
@@ -196,7 +207,8 @@ except UsageError as error:
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    arguments = [sys.executable, "-c", program]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True, timeout=LIMIT)
     assert "too early" in done.stdout
 
 
@@ -209,140 +221,163 @@ except UsageError as error:
 )
 def test_certificates_beside_the_roster(tmp_path: Path, name: str, reason: str) -> None:
     """A good certificate of the right authority is not enough."""
-    consortium = Consortium(tmp_path)
+    consortium = five_clients(tmp_path)
     other = consortium.credentials(Identity.create(name))
     credentials = grpc.ssl_channel_credentials(other.authority, other.identity.tls_key_pem(), other.certificate)
 
     async def intrude(network: Network) -> None:
         assert await refused_call(network, credentials) is grpc.StatusCode.PERMISSION_DENIED
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
+        assert network.coordinator is not None
+        assert network.coordinator.refusals == 1
 
     disturbed(consortium, intrude)
 
 
-def test_a_site_with_an_expired_certificate_says_so(tmp_path: Path) -> None:
-    consortium = Consortium(tmp_path)
-    identity = consortium.sites[0]
+def test_a_client_with_an_expired_certificate_says_so(tmp_path: Path) -> None:
+    consortium = five_clients(tmp_path)
+    identity = consortium.clients_keys[0]
     credentials = consortium.credentials(identity, certificate=expired(consortium, identity))
 
     async def run() -> None:
-        await Network(consortium).start_site(0, credentials=credentials)
+        await Network(consortium).start_client(0, credentials=credentials)
 
     with pytest.raises(IdentityError, match="not now"):
         asyncio.run(run())
 
 
-# -- frames ----------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------------------
 
 
-def own_credentials(network: Network, index: int) -> Any:
-    return network.consortium.credentials(network.consortium.sites[index]).for_client()
+def own_credentials(network: Network, index: int = PLACE) -> Any:
+    return network.consortium.credentials(network.consortium.clients_keys[index]).for_client()
 
 
 @pytest.mark.parametrize(
-    ("frame", "reason"),
+    ("message", "reason"),
     [
+        (b"", "empty"),
         (b"\xff", "kind 255"),
-        (b"\x01", "Hello has"),
+        (b"\x01", "too short"),
         (b"\x01\x09" + bytes(10), "version 9"),
         (Ready(bytes(16)).encode(), "where Hello was expected"),
-        (bytes([1, 1]) + bytes(70_000), "Hello has"),
-        (bytes(2**20 + 2000), "are the most"),
+        (bytes([1, 2]) + bytes(70_000), "too long"),
     ],
-    ids=["unknown", "short", "version", "order", "long", "large"],
+    ids=["empty", "unknown", "short", "version", "order", "long"],
 )
-def test_malformed_frames(tmp_path: Path, frame: bytes, reason: str) -> None:
-    """From a listed member, even: they end its own connection, which its honest process then takes back."""
-    consortium = Consortium(tmp_path, clients=6)
+def test_malformed_messages(tmp_path: Path, message: bytes, reason: str) -> None:
+    """Even from a client of the roster: they end its connection, and its honest process can come back."""
 
     async def intrude(network: Network) -> None:
-        code = await refused_call(network, own_credentials(network, 5), frame)
+        code = await refused_call(network, own_credentials(network), message)
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
-    disturbed(consortium, intrude)
+    disturbed(five_clients(tmp_path), intrude)
 
 
-def test_frames_beyond_any_size(tmp_path: Path) -> None:
+def test_messages_beyond_the_limit(tmp_path: Path) -> None:
+    """A little above it the coordinator says so; far above it gRPC ends the stream before it has read the message."""
+
     async def intrude(network: Network) -> None:
-        code = await refused_call(network, own_credentials(network, 5), bytes(2**25))
+        assert network.host is not None
+        most = network.host.most_bytes
+        code = await refused_call(network, own_credentials(network), bytes(most + 1))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "are the most" in (await network.coordinator_events.seen("refused"))["reason"]
+        code = await refused_call(network, own_credentials(network), bytes(most + 2**24))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await network.hub_events.until(lambda events: any("far above" in e["reason"] for e in events.of("cut")))
+        assert "far above" in (await network.coordinator_events.seen("cut"))["reason"]
 
-    disturbed(Consortium(tmp_path), intrude)
+    disturbed(five_clients(tmp_path), intrude)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"agreement": bytes(32)}, "agreement differs"),
+        ({"agreement": b"{}"}, "agreement differs"),
         ({"rows": 3}, "3 rows"),
         ({"contribution": b"x" * 32}, "secret or rows"),
     ],
 )
 def test_hellos_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     async def intrude(network: Network) -> None:
-        frame = hello(network, 5, **changes).encode()
-        code = await refused_call(network, own_credentials(network, 5), frame)
+        code = await refused_call(network, own_credentials(network), hello(network, PLACE, **changes))
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert reason in (await network.hub_events.seen("refused"))["reason"]
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
-    disturbed(Consortium(tmp_path), intrude)
+    disturbed(five_clients(tmp_path), intrude)
 
 
-def test_a_site_with_another_agreement_ends(tmp_path: Path) -> None:
+def test_a_client_with_another_agreement_ends(tmp_path: Path) -> None:
     """Its process ends with the coordinator's reason, instead of trying for ever."""
 
     async def run() -> None:
         network = Network(Consortium(tmp_path))
-        hub = await network.start_hub()
+        coordinator = await network.start_coordinator()
         agreement = replace(network.consortium.agreement, seed=99)
         with pytest.raises(Refused, match="agreement differs"):
-            await network.start_site(5, agreement=agreement)
-        hub.cancel()
+            await within("the client's end", network.start_client(5, agreement=agreement), report=network.report)
+        await stop(coordinator)
 
     asyncio.run(run())
 
 
 async def join(network: Network, index: int) -> tuple[Any, Any, Begin]:
-    """Take a site's place by hand, up to the terms."""
-    site = network.consortium.sites[index]
-    channel, call = dial(network, network.consortium.credentials(site).for_client())
-    contribution = network.running.terms.contributions[index]
-    await call.write(hello(network, index, contribution=contribution).encode())
-    return channel, call, decode(await call.read(), Begin)
+    """Take a client's place by hand, up to the terms."""
+    channel, call = dial(network, own_credentials(network, index))
+    await call.write(hello(network, index))
+    begin = decode(await call.read(), (Begin,))
+    assert isinstance(begin, Begin)
+    return channel, call, begin
 
 
 @pytest.mark.parametrize(
     ("forged", "reason"), [("garbage", "too short"), ("another's name", "in the name of client 0")]
 )
 def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
-    """They end the connection they came over, and count for nothing. (All five are needed, so the run waits.)"""
+    """They end the connection they came over, and count for nothing.
 
-    async def run() -> None:
-        network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites()
-        async with network.pause_after(3):
-            sites[4].cancel()
-            await asyncio.wait({sites[4]})
-        channel, call, _ = await join(network, 4)
-        session = network.running.session
+    The honest client 4 is away before round 4 begins, and the round needs its answer: so the forged answer is the one
+    that counts.
+    """
+
+    async def intrude(network: Network) -> None:
+        channel, call, _ = await join(network, PLACE)
+        session = network.machine.training.session
         async with channel:
             await call.write(Ready(session.sharing_id).encode())
-            number = Task.decode(decode(await call.read(), Weights).task, session).round_number
+            weights = decode(await call.read(), (Weights,))
+            assert isinstance(weights, Weights)
+            number = Task.decode(weights.task, session).round_number
+            assert number == 4
             residues = torch.zeros((len(session.field.moduli), session.network.num_parameters))
             answer = Answer(number, 0, residues.to(session.field.dtype)).encode(session)
-            await call.write(Reply(number, b"garbage" if forged == "garbage" else answer).encode())
+            await call.write(Answered(number, b"garbage" if forged == "garbage" else answer).encode())
             with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
                 await drain(call)
-        assert reason in network.hub_events.of("refused")[0]["reason"]
-        sites[4] = network.start_site(4)
-        async with asyncio.timeout(60):
-            await asyncio.gather(*sites.values())
-            assert weights_sha256((await hub).weights) == consortium.expected()
+        assert reason in (await network.coordinator_events.seen("refused"))["reason"]
 
-    consortium = Consortium(tmp_path, clients=5)
+    network = disturbed(five_clients(tmp_path), intrude)
+    assert network.machine.counters.invalid == 1
+
+
+def test_messages_before_the_terms(tmp_path: Path) -> None:
+    """A client that was told to wait has nothing to say."""
+
+    async def run() -> None:
+        network = Network(five_clients(tmp_path))
+        coordinator = await network.start_coordinator()
+        channel, call = dial(network, own_credentials(network))
+        introduction = Introduction(13, bytes(32))
+        async with channel:
+            await call.write(Hello(introduction, bytes(16), network.consortium.agreement.encode()).encode())
+            assert isinstance(decode(await call.read(), (Wait,)), Wait)
+            await call.write(Ready(bytes(16)).encode())
+            with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+                await within("the refusal", drain(call), report=network.report)
+        await stop(coordinator)
+
     asyncio.run(run())
 
 
@@ -354,61 +389,69 @@ def test_a_share_sealed_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     consortium = Consortium(tmp_path, clients=6)
 
     def seal(identity: Identity, receiver: Any, context: SealContext, plaintext: bytes) -> bytes:
-        """Site 2 binds what is for site 3 to site 4."""
+        """Client 2 binds what is for client 3 to client 4."""
         swap = context.dealer == 2 and context.receiver == 3
         return sealing.seal(identity, receiver, replace(context, receiver=4) if swap else context, plaintext)
 
-    monkeypatch.setattr(parcels, "seal", seal)
+    monkeypatch.setattr(sealed_slices, "seal", seal)
 
     async def run() -> Network:
-        network = Network(consortium, linger=0.1)
-        hub = await network.start_hub()
-        sites = network.start_sites()
-        server = await hub
-        assert weights_sha256(server.weights) == consortium.expected()
-        for task in sites.values():
-            task.cancel()
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
+        async with network.pause_after(3):
+            await stop(clients.pop(5))  # five others answer, client 3 cannot: the run waits
+        events = network.coordinator_events
+        await events.until("a slice to be given up", lambda _: "given up" in [e["then"] for e in rejected(network)])
+        clients[5] = network.start_client(5)
+        assert await network.finish(coordinator, clients) == consortium.expected()
         return network
 
+    def rejected(network: Network) -> list[dict[str, Any]]:
+        return network.coordinator_events.of("slice rejected")
+
     network = asyncio.run(run())
-    rejected = network.hub_events.of("slice rejected")
-    assert {(event["dealer"], event["receiver"]) for event in rejected} == {(2, 3)}
-    assert rejected[-1]["then"] == "given up"
-    assert 3 not in {event["client"] for event in network.hub_events.of("ready")}
+    assert {(event["dealer"], event["receiver"]) for event in rejected(network)} == {(2, 3)}
+    assert [event["then"] for event in rejected(network)] == ["asked for again"] * 3 + ["given up"]
+    assert 3 not in {event["client"] for event in network.coordinator_events.of("ready")}
 
 
 # -- replays ---------------------------------------------------------------------------------------------------
 
 
-def test_a_replayed_session(tmp_path: Path) -> None:
-    """Terms signed for an earlier hello, by another key, or of a sharing this site did not join."""
-    consortium = Consortium(tmp_path)
-    captured: list[Begin] = []
+def test_replayed_terms(tmp_path: Path) -> None:
+    """Terms signed for an earlier Hello, by another key, or of a sharing that this client did not join."""
+    consortium, captured = five_clients(tmp_path), list[Begin]()
 
     async def intrude(network: Network) -> None:
-        channel, _, begin = await join(network, 5)
+        channel, _, begin = await join(network, PLACE)
         captured.append(begin)
         await channel.close()
 
     disturbed(consortium, intrude)
-    rows = consortium.rows[5]
-    credentials = consortium.credentials(consortium.sites[5])
-    with ShareStore.open(tmp_path / "site-5", data_digest(*rows)) as store:
-        site = Site(Network(consortium).site_settings(), consortium.agreement, credentials, store, rows, Events().log)
-        with pytest.raises(IdentityError, match="not signed"):
-            site._accept(captured[0], site._hello())
+    identity, rows = consortium.clients_keys[PLACE], consortium.rows[PLACE]
 
-    def signed(credentials: Credentials, begin: Begin, greeting: Hello) -> Begin:
-        from dresfl.runtimes.grpc_runtime.lobby import to_sign
+    def receive(folder: Path, signer: Identity | None) -> list[Action]:
+        with ShareStore.open(folder, data_digest(*rows)) as store:
+            workplace = Workplace(consortium.agreement, identity, consortium.roster, store, lambda: rows)
+            challenge = secrets.token_bytes(16)
+            site = Site(consortium.agreement, consortium.roster, PLACE, workplace.introduce, lambda: challenge)
+            site.connected(0.0)
+            begin = captured[0]
+            if signer is not None:
+                begin = signed_begin(signer, consortium.roster, PLACE, challenge, begin.terms)
+            actions = site.received(begin.encode(), 0.0)
+            if isinstance(actions[0], Join):
+                return site.worked(actions[0], workplace.perform(actions[0]), 0.0)
+            return actions
 
-        message = to_sign(greeting.challenge, 5, consortium.roster.digest, begin.body())
-        return replace(begin, signature=credentials.identity.sign("begin", message))
-
-    with ShareStore.open(tmp_path / "elsewhere", data_digest(*rows)) as store:
-        site = Site(Network(consortium).site_settings(), consortium.agreement, credentials, store, rows, Events().log)
-        greeting = site._hello()
-        replayed = signed(consortium.credentials(consortium.server), captured[0], greeting)
-        with pytest.raises(Refused, match="did not join"):
-            site._accept(replayed, greeting)
-        with pytest.raises(IdentityError, match="not signed"):
-            site._accept(signed(consortium.credentials(consortium.sites[0]), captured[0], greeting), greeting)
+    own = tmp_path / f"client-{PLACE}"
+    for folder, signer, kind, reason in (
+        (own, None, IdentityError, "not signed"),
+        (own, consortium.clients_keys[0], IdentityError, "not signed"),
+        (tmp_path / "elsewhere", consortium.coordinator, Refused, "did not join"),
+    ):
+        (action,) = receive(folder, signer)
+        assert isinstance(action, GiveUp)
+        assert isinstance(action.error, kind)
+        assert reason in str(action.error)

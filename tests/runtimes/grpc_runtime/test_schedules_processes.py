@@ -1,6 +1,6 @@
-"""Random faults from a seed, upon real processes: `dresfl server` and `dresfl client`, killed by SIGKILL.
+"""Random faults from a seed, upon real processes: `dresfl serve` and `dresfl join`, killed by SIGKILL.
 
-As in test_schedules.py, nine sites behind proxies; slower by far, so `make test` has none, and `make faults` one
+As in test_schedules.py, nine clients behind proxies; slower by far, so `make test` has none, and `make faults` one
 for every 25 schedules. `make faults SEED=17` runs that one too.
 """
 
@@ -17,12 +17,13 @@ import pytest
 from dresfl.deploy.settings import Keys
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
-from dresfl.experiments.trials.grpc_trial import Party, Trial, write_sites, write_trial
+from dresfl.experiments.trials.grpc_trial import Process, Trial, write_clients, write_trial
 from dresfl.sealing import Roster
 
+from .federation import within
 from .proxy import Proxy
 from .test_processes import SMALL
-from .test_schedules import CHANGES, CLIENTS, Deed, Schedule, not_for_ever
+from .test_schedules import CHANGES, CLIENTS, Fault, Schedule
 
 SECONDS = 400.0
 POLL = 0.05  # seconds between looks at the logs
@@ -35,111 +36,114 @@ class Processes:
     def __init__(self, folder: Path, preset: str, schedule: Schedule) -> None:
         self.folder, self.schedule = folder, schedule
         self.trial = Trial(preset, clients=CLIENTS, settings=SETTINGS)
-        self.server, self.sites = write_trial(self.trial, folder)
+        self.coordinator, self.clients = write_trial(self.trial, folder)
         self.proxies: list[Proxy] = []
-        self.busy: set[Party] = set()  # killed, and not started again yet
+        self.busy: set[Process] = set()  # killed, and not started again yet
         self.done: Counter[str] = Counter()
 
     @property
     def moments(self) -> int:
-        return sum(len(party.events) for party in (self.server, *self.sites))
+        return sum(len(process.events) for process in (self.coordinator, *self.clients))
 
     def look(self) -> None:
         """Read what all have logged; the proxies lead to where the coordinator listens now."""
-        for party in (self.server, *self.sites):
-            if party.starts:
-                for event in party.follow():
-                    if party is self.server and event.get("event") == "listening":
+        for process in (self.coordinator, *self.clients):
+            if process.starts:
+                for event in process.follow():
+                    if process is self.coordinator and event.get("event") == "listening":
                         for proxy in self.proxies:
                             proxy.target = event["port"]
 
     async def run(self) -> dict[str, Any]:
         self.proxies = [await Proxy(None).start() for _ in range(CLIENTS)]
         self._configure()
-        deeds: set[asyncio.Task[None]] = set()
+        faults: set[asyncio.Task[None]] = set()
         try:
-            async with asyncio.timeout(SECONDS):
-                for party in (self.server, *self.sites):
-                    party.start()
-                due = list(self.schedule.deeds)
-                while self.server.running or self.server in self.busy:
-                    self.look()
-                    while due and due[0].moment <= self.moments:
-                        deeds.add(asyncio.create_task(self.do(due.pop(0))))
-                    for task in [task for task in deeds if task.done()]:
-                        task.result()
-                    await asyncio.sleep(POLL)
-                summary = self.server.result()
-                await asyncio.gather(*deeds)
-                await self._told()
-                return summary
+            return await within(f"the end of schedule {self.schedule.seed}", self._play(faults), SECONDS)
         finally:
-            for task in deeds:
+            for task in faults:
                 task.cancel()
-            await asyncio.gather(*deeds, return_exceptions=True)
-            for party in (self.server, *self.sites):
-                if party.running:
-                    party.kill()
+            await asyncio.gather(*faults, return_exceptions=True)
+            for process in (self.coordinator, *self.clients):
+                if process.running:
+                    process.kill()
             for proxy in self.proxies:
                 await proxy.stop()
 
+    async def _play(self, faults: set[asyncio.Task[None]]) -> dict[str, Any]:
+        for process in (self.coordinator, *self.clients):
+            process.start()
+        due = list(self.schedule.faults)
+        while self.coordinator.running or self.coordinator in self.busy:
+            self.look()
+            while due and due[0].moment <= self.moments:
+                faults.add(asyncio.create_task(self.do(due.pop(0))))
+            for task in [task for task in faults if task.done()]:
+                task.result()
+            await asyncio.sleep(POLL)
+        summary = self.coordinator.result()
+        await asyncio.gather(*faults)
+        await within("the end of the informed clients", self._informed())
+        return summary
+
     def _configure(self) -> None:
-        """Every site finds the coordinator behind its own proxy."""
+        """Every client finds the coordinator behind its own proxy."""
         digest = Roster.load(self.folder / "roster.json").digest
         keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
-        write_sites(self.trial.run_config(), keys, "", self.folder, CLIENTS, 65535)
+        write_clients(self.trial.run_config(), keys, "", self.folder, CLIENTS, 65535)
         for index, proxy in enumerate(self.proxies):
             path = self.folder / f"site-{index}" / "site.toml"
             path.write_text(path.read_text().replace("127.0.0.1:65535", f"127.0.0.1:{proxy.port}"))
 
-    async def do(self, deed: Deed) -> None:
-        self.done[deed.kind] += 1
-        proxy = self.proxies[deed.client]
-        if deed.kind in ("kill", "leave", "damage", "lose"):
-            if deed.silent:
+    async def do(self, fault: Fault) -> None:
+        self.done[fault.kind] += 1
+        proxy = self.proxies[fault.client]
+        if fault.kind in ("kill", "leave", "damage", "lose"):
+            if fault.silent:
                 proxy.silence()
-            await self._kill(self.sites[deed.client], deed.seconds)
-        elif deed.kind == "kill coordinator":
-            await self._kill(self.server, deed.seconds)
-        elif deed.kind in ("cut", "silence"):
+            await self._kill(self.clients[fault.client], fault.seconds)
+        elif fault.kind == "kill coordinator":
+            await self._kill(self.coordinator, fault.seconds)
+        elif fault.kind in ("cut", "silence"):
             proxy.cut()
-        elif deed.kind == "cut all":
+        elif fault.kind == "cut all":
             for each in self.proxies:
                 each.cut()
-        elif deed.kind == "down":
+        elif fault.kind == "down":
             proxy.down = True
             proxy.cut()
-            await asyncio.sleep(deed.seconds)
+            await asyncio.sleep(fault.seconds)
             proxy.down = False
-        elif deed.kind == "hold":
+        elif fault.kind == "hold":
             proxy.hold()
-            await asyncio.sleep(deed.seconds)
+            await asyncio.sleep(fault.seconds)
             proxy.release()
-        elif deed.kind == "delay":
+        elif fault.kind == "delay":
             proxy.delay = 0.05
-            await asyncio.sleep(3 * deed.seconds)
+            await asyncio.sleep(3 * fault.seconds)
             proxy.delay = 0.0
         else:
-            proxy.ways[deed.way].plan(deed.after, CHANGES[deed.kind])
+            proxy.ways[fault.way].plan(fault.after, CHANGES[fault.kind])
 
-    async def _kill(self, party: Party, seconds: float) -> None:
-        if not party.running or party in self.busy:
+    async def _kill(self, process: Process, seconds: float) -> None:
+        if not process.running or process in self.busy:
             return
-        self.busy.add(party)
-        party.kill()
+        self.busy.add(process)
+        process.kill()
         await asyncio.sleep(seconds)
-        party.start()
-        self.busy.discard(party)
+        process.start()
+        self.busy.discard(process)
 
-    async def _told(self) -> None:
-        """Every site that the coordinator says it has told ends by itself, and well."""
+    async def _informed(self) -> None:
+        """Every client that the coordinator says it has informed ends by itself, and well."""
         self.look()
-        untold = {i for event in self.server.events if event.get("event") == "ended without" for i in event["clients"]}
-        told = [site for index, site in enumerate(self.sites) if index not in untold]
-        async with asyncio.timeout(60):
-            while any(site.running for site in told):
-                await asyncio.sleep(POLL)
-        self.finals = [site.result()["weights_sha256"] for site in told]
+        uninformed = {
+            i for event in self.coordinator.events if event.get("event") == "ended without" for i in event["clients"]
+        }
+        informed = [client for index, client in enumerate(self.clients) if index not in uninformed]
+        while any(client.running for client in informed):
+            await asyncio.sleep(POLL)
+        self.finals = [client.result()["weights_sha256"] for client in informed]
 
 
 @functools.cache
@@ -157,25 +161,25 @@ def seeds() -> list[int]:
     return list(range(int(os.environ.get("SCHEDULES") or 0) // 25))
 
 
+@pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("seed", seeds())
 def test_schedule_of_processes(tmp_path: Path, seed: int) -> None:
     preset = tmp_path / "small.toml"
     preset.write_text(SMALL)
-    with not_for_ever(seed, SECONDS):
-        processes = Processes(tmp_path / "trial", str(preset), Schedule.draw(seed))
-        try:
-            summary = asyncio.run(processes.run())
-            assert summary["weights_sha256"] == undisturbed()
-            assert set(processes.finals) <= {undisturbed()}
-        except BaseException:
-            report(processes)
-            raise
+    processes = Processes(tmp_path / "trial", str(preset), Schedule.draw(seed))
+    try:
+        summary = asyncio.run(processes.run())
+        assert summary["weights_sha256"] == undisturbed()
+        assert set(processes.finals) <= {undisturbed()}
+    except BaseException:
+        report(processes)
+        raise
 
 
 def report(processes: Processes) -> None:
     print(f"seed {processes.schedule.seed}, at moment {processes.moments}, {processes.done}")
-    print(*processes.schedule.deeds, sep="\n")
-    parties = (processes.server, *processes.sites)
-    lines = [(str(event.get("time", "")), party.name, event) for party in parties for event in party.events]
+    print(*processes.schedule.faults, sep="\n")
+    everybody = (processes.coordinator, *processes.clients)
+    lines = [(str(event.get("time", "")), process.name, event) for process in everybody for event in process.events]
     for when, who, line in sorted(lines, key=lambda entry: entry[0]):
         print(when[14:23], who, {key: value for key, value in line.items() if key != "time"})

@@ -22,8 +22,8 @@ def test_a_client_from_the_page_alone(tmp_path: Path, shards: int, clients: int)
     consortium.agreement = replace(consortium.agreement, num_shards=shards)
     consortium.roster.save(tmp_path / "roster.json")
     place = 2
-    consortium.sites[place].save(tmp_path / "keys")
-    own: Credentials = consortium.credentials(consortium.sites[place])
+    consortium.clients_keys[place].save(tmp_path / "keys")
+    own: Credentials = consortium.credentials(consortium.clients_keys[place])
     rows = torch.cat(consortium.rows[place], 1).tolist()
     second = SecondClient(
         tmp_path / "roster.json", tmp_path / "keys" / "identity.json", consortium.agreement.encode().decode(), rows
@@ -31,14 +31,14 @@ def test_a_client_from_the_page_alone(tmp_path: Path, shards: int, clients: int)
 
     async def run() -> list[int]:
         network = Network(consortium)
-        hub = await network.start_hub()
-        sites = network.start_sites(but=(place,))
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients(but=(place,))
         credentials = grpc.ssl_channel_credentials(own.authority, own.identity.tls_key_pem(), own.certificate)
         async with asyncio.timeout(120):
             final = await second.run(f"127.0.0.1:{network.port}", credentials)
             await asyncio.gather(*sites.values())
-            server = await hub
-        assert network.hub_events.of("refused") == []
+            server = await coordinator
+        assert network.coordinator_events.of("refused") == []
         assert weights_sha256(server.weights) == consortium.expected()
         assert server.weights.tolist() == final
         return final

@@ -8,7 +8,7 @@ import torch
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import prepare
 from dresfl.model import weights_sha256
-from dresfl.protocol import Server
+from dresfl.protocol import Training
 from dresfl.runtimes.local import LocalFederation
 from dresfl.runtimes.local.blocks import RoundBlocks
 
@@ -30,13 +30,13 @@ SETTINGS = {
 def played(settings, *, device="cpu", blocks=False, rounds=40, engine="coded"):
     config = load_config("digits", [f"rounds={rounds}", "threads=1", f'device="{device}"', *settings])
     prepared = prepare(config, None)
-    server = Server(prepared.session, config.optimizer, config.rounds)
-    federation = LocalFederation(prepared.session, server, prepared.client_data(), prepared.dropouts, engine)
-    block = RoundBlocks(prepared.session, server, federation) if blocks else None
+    training = Training(prepared.session, config.optimizer, config.rounds)
+    federation = LocalFederation(prepared.session, training, prepared.client_data(), prepared.dropouts, engine)
+    block = RoundBlocks(prepared.session, training, federation) if blocks else None
     records = []
-    while not server.done:
+    while not training.done:
         records += block.run(17) if block else federation.run_rounds(17)
-    return weights_sha256(server.weights), records, server.state()
+    return weights_sha256(training.weights), records, training.state()
 
 
 @pytest.mark.parametrize("engine", ["coded", "direct"])

@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import DataError, MessageError
 from dresfl.field import SecretSeed, choose_moduli
 from dresfl.model import Conv2d, Dense, Flatten, Network, Square, mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, Server, Session, Share, Task, encode_rows
+from dresfl.protocol import Answer, Client, Session, Share, Task, Training, encode_rows
 from dresfl.runtimes.local import Dropouts, LocalFederation, no_dropouts
 from dresfl.runtimes.local import driver as local_driver
 
@@ -25,7 +26,7 @@ OPTIMIZER = Optimizer("momentum", learning_rate=0.05, schedule="cosine")
 def session_of(num_shards=1, max_colluders=1, spare=2, network=NETWORK, **more):
     clients = network.gradient_degree * (num_shards + max_colluders - 1) + 1 + spare
     client_rows = tuple(3 + i % 5 for i in range(clients))
-    return Session(network, clients, num_shards, max_colluders, 4, client_rows, seed=11, **more)
+    return Session(network, CodeParameters(clients, num_shards, max_colluders, 4), client_rows, seed=11, **more)
 
 
 def data_of(session):
@@ -41,17 +42,17 @@ def data_of(session):
 
 
 def run(session, engine="coded", dropouts=None, rounds=ROUNDS):
-    server = Server(session, OPTIMIZER, rounds)
+    training = Training(session, OPTIMIZER, rounds)
     dropouts = dropouts or no_dropouts(session.num_clients, seed=2)
-    federation = LocalFederation(session, server, data_of(session), dropouts, engine)
+    federation = LocalFederation(session, training, data_of(session), dropouts, engine)
     records = [federation.run_round()[0] for _ in range(rounds)]
-    return server, records
+    return training, records
 
 
 def fingerprint(*arguments, **more):
-    server, records = run(*arguments, **more)
+    training, records = run(*arguments, **more)
     assert all(record.outcome == "stepped" for record in records)
-    return weights_sha256(server.weights)
+    return weights_sha256(training.weights)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_coded_equals_direct_for_other_shards_and_colluders(num_shards, max_coll
 def test_the_number_of_colluders_does_not_matter():
     """With the same rows and seed, more masks change nothing but R."""
     rows = (4,) * 19
-    one, two = (Session(NETWORK, 19, 1, t, 4, rows, seed=3) for t in (1, 2))
+    one, two = (Session(NETWORK, CodeParameters(19, 1, t, 4), rows, seed=3) for t in (1, 2))
     assert (one.recovery_threshold, two.recovery_threshold) == (9, 17)
     assert fingerprint(one) == fingerprint(two) == fingerprint(two, dropouts=trace_of(two, 1))
 
@@ -134,18 +135,18 @@ def test_too_few_answers_are_skipped_by_both_engines():
     everybody, few = tuple(range(11)), tuple(range(8))
     dropouts = Dropouts((0.0,) * 11, 0, (everybody, few, few, everybody))
     results = [run(session, engine, dropouts, rounds=8) for engine in ("coded", "direct")]
-    for server, records in results:
+    for training, records in results:
         assert [r.outcome for r in records] == ["stepped", "skipped", "skipped", "stepped"] * 2
-        assert server.done
+        assert training.done
     assert results[0][1] == results[1][1]
     assert torch.equal(results[0][0].weights, results[1][0].weights)
 
 
 def test_run_round_says_how_many_answered():
     session = session_of()
-    server = Server(session, OPTIMIZER, 4)
+    training = Training(session, OPTIMIZER, 4)
     dropouts = Dropouts((0.0,) * 11, 0, (tuple(range(11)), (3, 4), ()))
-    federation = LocalFederation(session, server, data_of(session), dropouts, "direct")
+    federation = LocalFederation(session, training, data_of(session), dropouts, "direct")
     assert [federation.run_round()[1] for _ in range(3)] == [11, 2, 0]
 
 
@@ -154,7 +155,7 @@ def test_rows_that_do_not_fit_are_refused():
     data = data_of(session)
     data[4] = data[4][0][:, :-1], data[4][1]
     with pytest.raises(DataError, match="client 4"):
-        LocalFederation(session, Server(session, OPTIMIZER, 1), data, no_dropouts(11, 0), "coded")
+        LocalFederation(session, Training(session, OPTIMIZER, 1), data, no_dropouts(11, 0), "coded")
 
 
 # -- real clients ----------------------------------------------------------------------------------------------
@@ -184,12 +185,12 @@ def share_all(session, clients, rng):
 def play(session, seed, rounds, missing):
     """Real clients, bytes only, and a scheduler that loses, delays, repeats and reorders answers."""
     rng = random.Random(seed)
-    clients, server = clients_of(session), Server(session, OPTIMIZER, rounds)
+    clients, training = clients_of(session), Training(session, OPTIMIZER, rounds)
     share_all(session, clients, rng)
     flying: list[bytes] = []
     seen = {"late": 0, "twice": 0}
-    while not server.done:
-        task = server.task().encode(session)
+    while not training.done:
+        task = training.task().encode(session)
         away = rng.sample(range(session.num_clients), rng.randint(0, missing))
         for client in rng.sample(clients, len(clients)):
             if client.index not in away:
@@ -198,21 +199,21 @@ def play(session, seed, rounds, missing):
         record, answered = None, set()
         while record is None:
             answer = Answer.decode(flying.pop(rng.randrange(len(flying))), session)
-            if answer.round_number != server.round_number:
+            if answer.round_number != training.round_number:
                 seen["late"] += 1
-                assert server.receive(answer) is None
+                assert training.receive(answer) is None
             elif answer.client in answered:
                 seen["twice"] += 1
                 with pytest.raises(MessageError, match="twice"):
-                    server.receive(answer)
+                    training.receive(answer)
             else:
                 answered.add(answer.client)
-                record = server.receive(answer)
+                record = training.receive(answer)
         assert record.outcome == "stepped"
         assert set(record.survivors) == answered
         assert len(answered) == session.recovery_threshold
         del flying[: rng.randint(0, len(flying))]  # some never arrive, the rest come late
-    return weights_sha256(server.weights), seen
+    return weights_sha256(training.weights), seen
 
 
 def test_real_clients_over_bytes_reach_the_same_weights(expected):

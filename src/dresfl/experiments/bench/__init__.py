@@ -1,7 +1,5 @@
-"""`dresfl bench`: every stage beside its limit, its growth and its memory, and the page and picture of the results."""
+"""`dresfl bench`: every stage compared with its limit, its growth and memory; the page and picture of the results."""
 
 from .page import Table, page, read_results, tables
 from .picture import picture_format, plot
 from .run import FULL, QUICK, Settings, measure
-
-__all__ = ["FULL", "QUICK", "Settings", "Table", "measure", "page", "picture_format", "plot", "read_results", "tables"]

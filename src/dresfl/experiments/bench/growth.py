@@ -1,13 +1,24 @@
 """How the time of each stage grows with the number of clients, shards, colluders, the width and the batch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
+from dresfl.protocol import Session
+
 from . import stages
 from .stages import Setting
-from .timing import Call, Timing, growth_exponent, interleaved
+from .timing import Call, growth_exponent, interleaved
 
-STAGES = ("encode", "gradient", "decode", "round")
+STAGES: dict[str, Callable[[Session], tuple[Call, int]]] = {
+    "encode": lambda session: (stages.deal(session), 1),
+    "gradient": lambda session: (stages.gradient(session), 1),
+    "decode": lambda session: (stages.decode(session), 1),
+    "round": stages.rounds,
+}
+"""What is timed of each stage, and how many times a call does it."""
+
+_SIZES = {"clients": "num_clients", "shards": "num_shards", "colluders": "max_colluders", "batch": "batch_size"}
 
 
 @final
@@ -21,14 +32,8 @@ class Sweep:
 
     def at(self, size: int) -> Setting:
         """The setting at one size."""
-        if self.name == "clients":
-            return replace(self.base, num_clients=size)
-        if self.name == "shards":
-            return replace(self.base, num_shards=size)
-        if self.name == "colluders":
-            return replace(self.base, max_colluders=size)
-        if self.name == "batch":
-            return replace(self.base, batch_size=size)
+        if self.name in _SIZES:
+            return replace(self.base, code=replace(self.base.code, **{_SIZES[self.name]: size}))
         first, *hidden, last = self.base.layers
         return replace(self.base, layers=(first, *[size] * len(hidden), last))
 
@@ -37,26 +42,11 @@ def measure_growth(sweep: Sweep, device: str, seconds: float) -> dict[str, Any]:
     """Each stage's fitted exponent, and under `points` the seconds at every size; `seconds` is spent on each stage.
 
     The stages: one batch's shares for all N clients, block by block; one client's gradient; decode and lift of R
-    answers; a round.
+    answers; a round. All sizes of a stage are timed in turns.
     """
-    exponents: dict[str, Any] = {}
     points: dict[str, dict[str, float]] = {}
-    for stage in STAGES:
-        timings = _stage(stage, sweep, device, seconds)
-        exponents[stage] = growth_exponent({size: timing.median for size, timing in timings.items()})
-        points[stage] = {str(size): timing.median for size, timing in timings.items()}
-    return exponents | {"points": points}
-
-
-def _stage(stage: str, sweep: Sweep, device: str, seconds: float) -> dict[int, Timing]:
-    """All sizes of one stage, in turns."""
-    calls: dict[int, Call] = {}
-    units = dict.fromkeys(sweep.sizes, 1)
-    for size in sweep.sizes:
-        session = sweep.at(size).session(device)
-        if stage == "round":
-            calls[size], units[size] = stages.rounds(session)
-        else:
-            calls[size] = {"encode": stages.deal, "gradient": stages.gradient, "decode": stages.decode}[stage](session)
-    timings = interleaved(calls, seconds, device=device)
-    return {size: timing.per(units[size]) for size, timing in timings.items()}
+    for stage, make in STAGES.items():
+        calls = {str(size): make(sweep.at(size).session(device)) for size in sweep.sizes}
+        timings = interleaved({size: call for size, (call, _) in calls.items()}, seconds, device=device)
+        points[stage] = {size: timings[size].median / units for size, (_, units) in calls.items()}
+    return {**{stage: growth_exponent(found) for stage, found in points.items()}, "points": points}

@@ -1,4 +1,4 @@
-"""Peak memory of a client's gradient and of the server's decoding, beside what they are given.
+"""Peak memory of a client's gradient and of the coordinator's decoding, without what they are given.
 
 On a GPU torch's allocator counts. On a CPU it does not, so a fresh process is asked: every large block is its own
 mapping there (freed memory goes back at once), and Linux keeps the peak of the resident pages since its last reset.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Server, Session
+from dresfl.protocol import Answer, Session, Training
 
 from . import stages
 from .timing import Call
@@ -26,8 +26,8 @@ _THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # glibc's
 def measure_memory(setting: stages.Setting, device: str, threads: int) -> dict[str, Any]:
     """Bytes; None where the system does not tell.
 
-    `server_decode` is what decoding and stepping take beside the R answers, `server_decode_over_uploads` that as a
-    part of the answers' bytes as the server holds them; `client_gradient` what a gradient takes beside its coded rows.
+    `client_gradient`: what a gradient takes in addition to its coded rows. `server_decode`: what decoding and stepping
+    take in addition to the R answers. `server_decode_over_uploads`: the same, as a part of the answers' own bytes.
     """
     if torch.device(device).type == "cuda":
         return _measure(setting, device, threads)
@@ -49,43 +49,27 @@ def _measure(setting: stages.Setting, device: str, threads: int) -> dict[str, An
     gradient = stages.gradient(session)
     gradient()  # libraries set themselves up on a first call
     client = _peak(gradient, device)
-    answers = _answers(session)
+    # the same from every client: a constant polynomial, which decodes
+    ones = torch.ones(session.network.num_parameters, dtype=torch.int64)
+    answers = [Answer(0, client, session.field.embed(ones)) for client in range(session.recovery_threshold)]
     uploads = sum(answer.residues.nbytes for answer in answers)
     _peak(_last_answer(session, answers), device)
     server = _peak(_last_answer(session, answers), device)
     return {
         "client_gradient": client,
-        "client_rows": len(session.field.moduli)
-        * session.batch_size
-        * session.row_width
-        * answers[0].residues.itemsize,
+        "client_rows": stages.residues(session.field, session.batch_size, session.row_width).nbytes,
         "server_decode": server,
         "uploads": uploads,
         "server_decode_over_uploads": None if server is None else server / uploads,
     }
 
 
-def _answers(session: Session) -> list[Answer]:
-    """The first R clients' answers to the first round of a synthetic federation, each in memory of its own."""
-    size, field = session.network.input_size, session.field
-    rows = stages.federation(session).rows[: session.batch_size * session.num_shards]
-    shards = field.embed(rows.view(session.batch_size, session.num_shards, -1).swapaxes(0, 1))  # (M,K,B,W)
-    masks = stages.residues(field, session.max_colluders, session.batch_size, session.row_width)
-    weights = session.network.initial_weights(session.stream).to(session.device)
-    answers = []
-    for client in range(session.recovery_threshold):
-        coded = session.code.encode(shards, masks, [client])  # (M,1,B,W)
-        gradient = session.network.gradient(field, weights, coded[..., :size], coded[..., size:])
-        answers.append(Answer(0, client, gradient[:, 0].clone(memory_format=torch.contiguous_format)))
-    return answers
-
-
 def _last_answer(session: Session, answers: list[Answer]) -> Call:
-    """The R-th answer's arrival at a server that has the others: it decodes and steps."""
-    server = Server(session, Optimizer(), rounds=1)
+    """The R-th answer's arrival at a coordinator that has the others: it decodes and steps."""
+    training = Training(session, Optimizer(), rounds=1)
     for answer in answers[:-1]:
-        server.receive(answer)
-    return lambda: server.receive(answers[-1])
+        training.receive(answer)
+    return lambda: training.receive(answers[-1])
 
 
 def _peak(call: Call, device: str) -> int | None:

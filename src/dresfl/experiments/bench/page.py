@@ -1,7 +1,7 @@
 """The results as tables and as a Markdown page, from the dictionary alone: a stored JSON renders the same."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,8 +18,8 @@ class Table:
 
     title: str
     note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: list[str]
+    rows: list[list[str]]
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -51,161 +51,124 @@ def page(results: dict[str, Any]) -> str:
         f"- date: {results['date']}",
         f"- not installed, so not measured: {', '.join(results['not_installed']) or 'none'}",
         "",
-        "A call and what it is held against run in turns (A, B, A, B, …) for a fixed time; a ratio is that of medians.",
-        "The limit is the products alone in the same run: same shapes, channels, threads and device. 1.00 is the",
-        "limit; lower is better.",
+        "A call and what it is compared with run in turns (A, B, A, B, …) for a fixed time. A ratio is that of the",
+        "medians. The limit is the products alone in the same run: same shapes, channels, threads and device. 1.00 is",
+        "the limit; lower is better.",
     ]
     for table in tables(results):
-        lines += ["", f"## {table.title}", "", table.note, "", *_markdown(table)]
+        head, *rows = ("| " + " | ".join(row) + " |" for row in (table.columns, *table.rows))
+        rule = "|---" + "|---:" * (len(table.columns) - 1) + "|"
+        lines += ["", f"## {table.title}", "", table.note, "", head, rule, *rows]
     return "\n".join(lines) + "\n"
-
-
-def _markdown(table: Table) -> Iterator[str]:
-    yield "| " + " | ".join(table.columns) + " |"
-    yield "|" + "|".join(["---"] + ["---:"] * (len(table.columns) - 1)) + "|"
-    for row in table.rows:
-        yield "| " + " | ".join(row) + " |"
 
 
 def tables(results: dict[str, Any]) -> list[Table]:
     """Everything measured, as text."""
-    found = [_products(results)]
-    if results["int8"]:
-        found.append(_bytes(results["int8"]))
-    return [*found, _whole(results), _stages(results["stages"]), _growth(results["growth"]), _memory(results["memory"])]
+    gradient, whole, growth = results["gradient"], results["round"], results["growth"]
+    found = [
+        _table(
+            "Exact product",
+            "(rows × inner) @ (inner × columns), both factors secret. Ours stays in residues modulo a product of "
+            "primes; others compute modulo 2^200 − 75 on the CPU, with as many threads (NumPy objects and galois use "
+            "one). No conversion is timed. 24-bit primes are those of the `mnist` setting: sums of 784 products of "
+            "them are split. The limit is the nine bare products by torch's or NumPy's BLAS, whichever is faster. Each "
+            "speed-up is that of the first path listed, from turns of its own.",
+            {"what": "", "time": "seconds", **_TO_LIMIT, "dresfl is faster": "speedup"},
+            _products(results["gemm"]),
+        ),
+        _table(
+            "Exact int8 product",
+            "A byte per residue on tensor cores, reduction included; the limit is the vendor's product without one.",
+            {"shape": "", "channels": "channels", "bits": "bits", "time": "seconds", "TOPS": "tops"}
+            | {"vendor's TOPS": "limit_tops", "to limit": "ratio_to_limit"},
+            results["int8"],
+        ),
+        _table(
+            "Gradient and round",
+            f"{'-'.join(map(str, gradient['layers']))}, batch {gradient['batch']}, {gradient['channels']} channels. "
+            f"The round: {whole['clients']} clients in one process, {whole['answers_computed']} answers computed; "
+            "masks, encode, gradients, decode, lift and step.",
+            {"what": "", "time": "seconds", "limit": "limit_seconds", **_TO_LIMIT}
+            | {"plain PyTorch fp32 step": "torch_fp32_seconds", "to that": "ratio_to_torch_fp32"},
+            {"one client's gradient": gradient, "a coded round": whole},
+        ),
+        _table(
+            "Stages against a memory copy",
+            "GB/s of the larger of what a stage reads and what it writes, compared with copies of the same bytes: "
+            "into fresh memory (`clone`), and into memory that is there already. Encode: a batch for R clients; "
+            "decode: R answers; masks: ChaCha20, exactly uniform.",
+            {"stage": "", "MB": "megabytes", "time": "seconds", "GB/s": "gb_per_s", "clone GB/s": "copy_gb_per_s"}
+            | {"copy GB/s": "copy_into_gb_per_s", "to clone": "ratio_to_copy"},
+            {
+                name.replace("_", " "): {**stage, "megabytes": stage["bytes"] / 1e6}
+                for name, stage in results["stages"].items()
+            },
+        ),
+        _table(
+            "Growth",
+            "The exponent e in time ~ size^e, fitted over the sizes named, all else fixed. Encode: shares for all "
+            "clients; gradient: one client's; decode: R answers, R = degree·(K+T−1) + 1; a round computes R answers.",
+            {"size": "", "encode": "encode", "gradient": "gradient", "decode": "decode", "round": "round"},
+            {f"{name}: {', '.join(fitted['points']['encode'])}": fitted for name, fitted in growth.items()},
+        ),
+        _table(
+            "Memory",
+            "Bytes at the peak of a stage, without those that it is given.",
+            {"stage": "", "given": "given", "peak": "peak", "part of it": "part"},
+            _memory(results["memory"]),
+        ),
+    ]
+    return [table for table in found if table.rows]
 
 
-def _products(results: dict[str, Any]) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for shape, gemm in results["gemm"].items():
+_TO_LIMIT = {"to limit": "ratio_to_limit", "best to best": "best_ratio_to_limit"}
+"""The ratio of the medians, and of the bests, which other work on the machine disturbs less."""
+
+_FORMATS = {"channels": "d", "bits": ".0f", "tops": ".0f", "limit_tops": ".0f", "megabytes": ".1f"}
+
+
+def _table(title: str, note: str, columns: dict[str, str], rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A table whose columns have these heads and show these keys of each row; the first one shows the row's name."""
+    _, *keys = columns.values()
+    cells = [[name, *(_text(key, row.get(key, "")) for key in keys)] for name, row in rows.items()]
+    return Table(title, note, list(columns), cells)
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return time_text(value) if key.endswith("seconds") else format(value, _FORMATS.get(key, ".2f"))
+
+
+def _products(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for shape, gemm in found.items():
         if gemm.get("path") == "int8":  # its ratio is to the float64 products, as the others' are
-            rows.append((f"{shape}: {_exact(gemm)}, int8", time_text(gemm["seconds"]), *_ratios(gemm), ""))
-        rows += [
-            (f"{shape}: {_exact(path)}", time_text(path["seconds"]), *_ratios(path), "")
-            for path in (gemm.get("float64", gemm), gemm["unsplit"])
-        ]
-        rows.append((f"{shape}: float64 products alone", time_text(gemm["limit_seconds"]), "1.00", "1.00", ""))
+            rows[f"{shape}: {_exact(gemm)}, int8"] = gemm
+        for path in (gemm.get("float64", gemm), gemm["unsplit"]):
+            rows[f"{shape}: {_exact(path)}"] = path
+        limit = {"seconds": gemm["limit_seconds"], "ratio_to_limit": 1.0, "best_ratio_to_limit": 1.0}
+        rows[f"{shape}: float64 products alone"] = limit
         for name, peer in gemm["peers"].items():
-            rows.append((f"{shape}: {name}", time_text(peer["seconds"]), "", "", f"{peer['speedup']:.1f}×"))
-        rows += [(f"{shape}: {name}", "too slow for this run", "", "", "") for name in gemm["left_out"]]
-    return Table(
-        "Exact product",
-        "(rows × inner) @ (inner × columns), both factors secret. Ours stays in residues modulo a product of primes; "
-        "others compute modulo 2^200 − 75 on the CPU, with as many threads (NumPy objects and galois use one). No "
-        "conversion is timed. 24-bit primes are those of the `mnist` setting: sums of 784 products of them are split. "
-        "The limit is the nine bare products by torch's or NumPy's BLAS, whichever is faster. Each speed-up is that of "
-        "the first path listed, from turns of its own.",
-        ("what", "time", "to limit", "best to best", "dresfl is faster"),
-        tuple(rows),
-    )
+            rows[f"{shape}: {name}"] = {**peer, "speedup": f"{peer['speedup']:.1f}×"}
+        rows |= {f"{shape}: {name}": {"seconds": "too slow for this run"} for name in gemm["left_out"]}
+    return rows
 
 
 def _exact(gemm: dict[str, Any]) -> str:
     return f"dresfl, {gemm['channels']} × {gemm['bits'] / gemm['channels']:.1f} bits"
 
 
-def _bytes(found: dict[str, Any]) -> Table:
-    return Table(
-        "Exact int8 product",
-        "A byte per residue on tensor cores, reduction included; the limit is the vendor's product without one.",
-        ("shape", "channels", "bits", "time", "TOPS", "vendor's TOPS", "to limit"),
-        tuple(
-            (
-                shape,
-                str(row["channels"]),
-                f"{row['bits']:.0f}",
-                time_text(row["seconds"]),
-                f"{row['tops']:.0f}",
-                f"{row['limit_tops']:.0f}",
-                _ratio(row["ratio_to_limit"]),
-            )
-            for shape, row in found.items()
-        ),
-    )
+def _memory(found: dict[str, Any]) -> dict[str, dict[str, str]]:
+    def size(key: str) -> str:
+        return "unknown" if found[key] is None else f"{found[key] / 1e6:.1f} MB"
 
-
-def _whole(results: dict[str, Any]) -> Table:
-    gradient, whole = results["gradient"], results["round"]
-    return Table(
-        "Gradient and round",
-        f"{'-'.join(map(str, gradient['layers']))}, batch {gradient['batch']}, {gradient['channels']} channels. "
-        f"The round: {whole['clients']} clients in one process, {whole['answers_computed']} answers computed; "
-        "masks, encode, gradients, decode, lift and step.",
-        ("what", "time", "limit", "to limit", "best to best", "plain PyTorch fp32 step", "to that"),
-        (
-            (
-                "one client's gradient",
-                time_text(gradient["seconds"]),
-                time_text(gradient["limit_seconds"]),
-                *_ratios(gradient),
-                time_text(gradient["torch_fp32_seconds"]),
-                _ratio(gradient["ratio_to_torch_fp32"]),
-            ),
-            (
-                "a coded round",
-                time_text(whole["seconds"]),
-                time_text(whole["limit_seconds"]),
-                *_ratios(whole),
-                "",
-                "",
-            ),
-        ),
-    )
-
-
-def _stages(found: dict[str, Any]) -> Table:
-    return Table(
-        "Stages against a memory copy",
-        "GB/s of the larger of what a stage reads and what it writes, beside copies of the same bytes: "
-        "into fresh memory (`clone`), and into memory that is there already. Encode: a batch for R clients; decode: "
-        "R answers; masks: ChaCha20, exactly uniform.",
-        ("stage", "MB", "time", "GB/s", "clone GB/s", "copy GB/s", "to clone"),
-        tuple(
-            (
-                name.replace("_", " "),
-                f"{row['bytes'] / 1e6:.1f}",
-                time_text(row["seconds"]),
-                f"{row['gb_per_s']:.2f}",
-                f"{row['copy_gb_per_s']:.2f}",
-                f"{row['copy_into_gb_per_s']:.2f}",
-                _ratio(row["ratio_to_copy"]),
-            )
-            for name, row in found.items()
-        ),
-    )
-
-
-def _growth(found: dict[str, Any]) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for name, fitted in found.items():
-        stages = list(fitted["points"])
-        sizes = ", ".join(fitted["points"][stages[0]])
-        rows.append((f"{name}: {sizes}", *(f"{fitted[stage]:.2f}" for stage in stages)))
-    return Table(
-        "Growth",
-        "The exponent e in time ~ size^e, fitted over the sizes named, all else fixed. Encode: shares for all clients; "
-        "gradient: one client's; decode: R answers, R = degree·(K+T−1) + 1; a round computes R answers.",
-        ("size", "encode", "gradient", "decode", "round"),
-        tuple(rows),
-    )
-
-
-def _memory(found: dict[str, Any]) -> Table:
     over = found["server_decode_over_uploads"]
-    return Table(
-        "Memory",
-        "Peak bytes beside what a stage is given.",
-        ("stage", "given", "peak beside it", "part of it"),
-        (
-            ("client: gradient", _size(found["client_rows"]), _size(found["client_gradient"]), ""),
-            (
-                "server: decode and step",
-                _size(found["uploads"]),
-                _size(found["server_decode"]),
-                "unknown" if over is None else f"{100 * over:.0f} %",
-            ),
-        ),
-    )
+    part = "unknown" if over is None else f"{100 * over:.0f} %"
+    return {
+        "client: gradient": {"given": size("client_rows"), "peak": size("client_gradient")},
+        "coordinator: decode and step": {"given": size("uploads"), "peak": size("server_decode"), "part": part},
+    }
 
 
 def time_text(seconds: float) -> str:
@@ -214,16 +177,3 @@ def time_text(seconds: float) -> str:
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.2f}"
-
-
-def _ratios(row: dict[str, Any]) -> tuple[str, str]:
-    """To the limit: the ratio of the medians, and of the bests, which other work on the machine disturbs less."""
-    return _ratio(row["ratio_to_limit"]), _ratio(row["best_ratio_to_limit"])
-
-
-def _size(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / 1e6:.1f} MB"

@@ -1,6 +1,6 @@
 """Other libraries that multiply exactly modulo a 200-bit prime, on the CPU: whichever of them are installed.
 
-Operands are converted before the clock starts, theirs as ours.
+Operands are converted before the clock starts, for every library.
 """
 
 import importlib
@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]  # (m,n) @ (n,k)
 @final
 @dataclass(frozen=True)
 class Peer:
-    """A library to be measured beside ours. `slow`: half a second for what takes us milliseconds."""
+    """A library to compare with. `slow`: it takes half a second for what takes ours milliseconds."""
 
     name: str
     module: str

@@ -1,4 +1,4 @@
-"""The results as a picture, from the dictionary alone: times beside their limits and peers, and growth."""
+"""The results as a picture, from the dictionary alone: times next to their limits and peers, and growth."""
 
 from io import BytesIO
 from pathlib import Path
@@ -15,27 +15,21 @@ _COLOURS = {"exact": "#1f5fa8", "limit": "#9aa5b1", "peer": "#d98b3a"}
 
 def bars(results: dict[str, Any]) -> list[tuple[str, str, float]]:
     """(label, kind, seconds) of everything that has a limit or a peer; kinds are exact, limit and peer."""
-    found: list[tuple[str, str, float]] = []
-    for shape, gemm in results["gemm"].items():
-        found += [
-            (f"{shape}: dresfl", "exact", gemm["seconds"]),
-            (f"{shape}: float64 products", "limit", gemm["limit_seconds"]),
-            *((f"{shape}: {name}", "peer", peer["seconds"]) for name, peer in gemm["peers"].items()),
-        ]
-    for shape, row in results["int8"].items():
-        found += [
-            (f"int8 {shape}: dresfl", "exact", row["seconds"]),
-            (f"int8 {shape}: vendor", "limit", row["limit_seconds"]),
-        ]
-    gradient, whole = results["gradient"], results["round"]
-    return [
-        *found,
-        ("gradient: dresfl", "exact", gradient["seconds"]),
-        ("gradient: float64 products", "limit", gradient["limit_seconds"]),
-        ("gradient: PyTorch fp32", "peer", gradient["torch_fp32_seconds"]),
-        ("round: dresfl", "exact", whole["seconds"]),
-        ("round: float64 products", "limit", whole["limit_seconds"]),
+    products, gradient = "float64 products", results["gradient"]
+    compared: list[tuple[str, dict[str, Any], str, dict[str, float]]] = [  # name, row, its limit, its peers
+        *(
+            (shape, gemm, products, {name: peer["seconds"] for name, peer in gemm["peers"].items()})
+            for shape, gemm in results["gemm"].items()
+        ),
+        *((f"int8 {shape}", row, "vendor", {}) for shape, row in results["int8"].items()),
+        ("gradient", gradient, products, {"PyTorch fp32": gradient["torch_fp32_seconds"]}),
+        ("round", results["round"], products, {}),
     ]
+    found: list[tuple[str, str, float]] = []
+    for name, row, limit, peers in compared:
+        found += [(f"{name}: dresfl", "exact", row["seconds"]), (f"{name}: {limit}", "limit", row["limit_seconds"])]
+        found += [(f"{name}: {peer}", "peer", seconds) for peer, seconds in peers.items()]
+    return found
 
 
 def picture_format(path: Path) -> str:

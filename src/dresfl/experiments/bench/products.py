@@ -1,8 +1,8 @@
-"""The exact product against its limit, the bare product of the same shape, and against other libraries."""
+"""The exact product compared with its limit, the bare product of the same shape, and with other libraries."""
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from dresfl.errors import DresError
 from dresfl.field import ByteField, ResidueField, choose_moduli, modulus_limit
 
 from .peers import PEERS, Shape
-from .stages import bare_products, blas_names, residues
+from .stages import bare_products, residues
 from .timing import Call, Timing, interleaved
 
 _BITS = 180  # and headroom: nine primes of 24 or of 22.7 bits
@@ -26,16 +26,10 @@ def shape_name(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def limits(pairs: Callable[[str], Call], device: str) -> dict[str, Call]:
-    """The calls of every library's bare products, by the name that `against_fastest` looks for."""
-    return {f"limit {blas}": pairs(blas) for blas in blas_names(device)}
-
-
-def against_fastest(timings: dict[str, Timing]) -> dict[str, Any]:
-    """`against` the library that was faster."""
-    found = {name.split()[1]: timing for name, timing in timings.items() if name.startswith("limit")}
-    fastest = min(found, key=lambda blas: found[blas].median)
-    return {"limit_blas": fastest, **against(timings["exact"], found[fastest])}
+def against_fastest(timings: dict[str, Timing], limits: Iterable[str]) -> dict[str, Any]:
+    """`exact` against the fastest of the libraries that the limit was timed with."""
+    fastest = min(limits, key=lambda name: timings[name].median)
+    return {"limit_blas": fastest, **against(timings["exact"], timings[fastest])}
 
 
 def against(exact: Timing, limit: Timing) -> dict[str, Any]:
@@ -51,7 +45,7 @@ def against(exact: Timing, limit: Timing) -> dict[str, Any]:
     }
 
 
-def wide_product(shape: Shape, *, device: str, threads: int, seconds: float, slow_products: int) -> dict[str, Any]:
+def product_200_bits(shape: Shape, *, device: str, threads: int, seconds: float, slow_products: int) -> dict[str, Any]:
     """About 200 bits, by whichever path is faster: nine primes in float64, or on a CPU 27 of a byte each.
 
     Operands are secret times secret, residues in their whole range. The limit is the nine bare float64 products.
@@ -62,13 +56,13 @@ def wide_product(shape: Shape, *, device: str, threads: int, seconds: float, slo
     m, n, k = shape
     field, left, right = _operands(shape, 2**24, device)
     ours: Call = functools.partial(field.matmul, left, right)
-    wide = _wide(shape, 2**24, device, seconds)
-    found = {"path": "float64", "threads": threads, **wide, "float64": wide}
-    found["unsplit"] = _wide(shape, modulus_limit(n), device, seconds / 2)
+    in_floats = _in_floats(shape, 2**24, device, seconds)
+    found = {"path": "float64", "threads": threads, **in_floats, "float64": in_floats}
+    found["unsplit"] = _in_floats(shape, modulus_limit(n), device, seconds / 2)
     if device == "cpu":
-        found["int8"], bytewise = byte_product(shape, channels=_CPU_BYTES, device=device, seconds=seconds / 2)
-        if found["int8"]["seconds"] < wide["seconds"]:
-            ours = bytewise
+        found["int8"], in_bytes = byte_product(shape, channels=_CPU_BYTES, device=device, seconds=seconds / 2)
+        if found["int8"]["seconds"] < in_floats["seconds"]:
+            ours = in_bytes
             taken = {key: found["int8"][key] for key in ("channels", "bits", "seconds", "best_seconds", "runs")}
             found |= {"path": "int8", **taken}
             found["ratio_to_limit"] = found["seconds"] / found["limit_seconds"]
@@ -102,24 +96,36 @@ def _operands(shape: Shape, limit: int, device: str) -> tuple[ResidueField, Tens
     return field, residues(field, m, n), residues(field, n, k)
 
 
-def _wide(shape: Shape, limit: int, device: str, seconds: float) -> dict[str, Any]:
+def _in_floats(shape: Shape, limit: int, device: str, seconds: float) -> dict[str, Any]:
     field, left, right = _operands(shape, limit, device)
-    _check(left, right, field.matmul(left, right), field.moduli)
-    bare = limits(lambda blas: bare_products([(left, right)], blas), device)
+    check_product(left, right, field.matmul(left, right), field.moduli)
+    bare = bare_products(lambda: [(left, right)], device)
     timings = interleaved({"exact": lambda: field.matmul(left, right), **bare}, seconds, device=device)
-    return {"channels": len(field.moduli), "bits": math.log2(field.modulus), **against_fastest(timings)}
+    return {"channels": len(field.moduli), "bits": math.log2(field.modulus), **against_fastest(timings, bare)}
+
+
+def byte_operands(
+    shape: Shape, channels: int, device: str, *, inner_major: bool = True
+) -> tuple[ByteField, Tensor, Tensor]:
+    """The largest primes below 256, and factors (M,m,n) and (M,n,k) of uniform residues.
+
+    inner_major: both factors are stored with their inner axis contiguous, as weights are; else with the other axis.
+    """
+    primes = tuple(p for p in range(23, 256) if all(p % q for q in range(2, 16)))[-channels:]
+    field = ByteField(primes, max(1, len(primes) - 3), device)
+    m, n, k = shape
+    if inner_major:
+        return field, residues(field, m, n), residues(field, k, n).mT
+    return field, residues(field, n, m).mT, residues(field, n, k)
 
 
 def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) -> tuple[dict[str, Any], Call]:
     """Primes below 256 on int8 units, and the call that was timed; the limit is the vendor's product, unreduced.
 
-    The right factor lies as weights do, inner axis contiguous. Below 1.0 ours is faster than the vendor's.
+    A ratio below 1.0: ours is faster than the vendor's.
     """
-    primes = tuple(p for p in range(23, 256) if all(p % q for q in range(2, 16)))[-channels:]
-    field = ByteField(ResidueField(primes, len(primes) - 3, device))
-    m, n, k = shape
-    left, right = residues(field, m, n), residues(field, k, n).mT
-    _check(left, right, field.matmul(left, right), field.moduli)
+    field, left, right = byte_operands(shape, channels, device)
+    check_product(left, right, field.matmul(left, right), field.moduli)
 
     def limit() -> None:
         for a, b in zip(left, right, strict=True):
@@ -127,9 +133,9 @@ def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) ->
 
     exact = functools.partial(field.matmul, left, right)
     timings = interleaved({"exact": exact, "limit": limit}, seconds, device=device)
-    work = 2e-12 * len(primes) * m * n * k
+    work = 2e-12 * channels * math.prod(shape)
     found = {
-        "channels": len(primes),
+        "channels": channels,
         "bits": math.log2(field.modulus),
         **against(timings["exact"], timings["limit"]),
         "tops": work / timings["exact"].median,
@@ -138,8 +144,8 @@ def byte_product(shape: Shape, *, channels: int, device: str, seconds: float) ->
     return found, exact
 
 
-def _check(left: Tensor, right: Tensor, product: Tensor, moduli: tuple[int, ...]) -> None:
-    """Hold the first rows and columns against int64, where n·p² < 2^63 is exact: a fast wrong product is no result."""
+def check_product(left: Tensor, right: Tensor, product: Tensor, moduli: tuple[int, ...]) -> None:
+    """Compare the first rows and columns with int64 products, which are exact: n·p² < 2^63."""
     rows, columns = left[:, :_CHECKED_ROWS].cpu().to(torch.int64), right[:, :, :_CHECKED_ROWS].cpu().to(torch.int64)
     found = product[:, :_CHECKED_ROWS, :_CHECKED_ROWS].cpu().to(torch.int64)
     p = torch.tensor(moduli).view(-1, 1, 1)

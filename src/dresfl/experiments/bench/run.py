@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import json
 import os
 import platform
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from dresfl import __version__
+from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
+from dresfl.kernels.threads import torch_threads
 from dresfl.protocol import Session, expand_masks
 
 from . import stages
@@ -22,21 +25,20 @@ from .growth import Sweep, measure_growth
 from .memory import measure_memory
 from .page import FORMAT
 from .peers import PEERS, Shape
-from .products import against_fastest, byte_product, limits, shape_name, wide_product
+from .products import against_fastest, byte_product, product_200_bits, shape_name
 from .stages import Setting
 from .timing import Call, interleaved
 
 Note = Callable[[str], None]
 
 _PACKAGES = ("torch", "numpy", "numba", "triton", "python-flint", "galois")
-
-
+_GPU_BYTES = 30  # primes below 256
 _MNIST = Setting()
 
 
 def _sweeps(*, full: bool) -> tuple[Sweep, ...]:
-    base = Setting(batch_size=16)
-    many = Setting(batch_size=16, num_clients=70)  # room for the answers that 8 shards or colluders need
+    base = Setting(code=CodeParameters(num_clients=20, batch_size=16))
+    many = Setting(code=CodeParameters(num_clients=70, batch_size=16))  # enough answers for 8 shards or colluders
     return (
         Sweep("clients", (10, 20, 50, 100, 200) if full else (10, 50, 200), base),
         Sweep("shards", (1, 2, 4, 8) if full else (1, 4), many),
@@ -54,7 +56,6 @@ class Settings:
     setting: Setting = _MNIST
     shapes: tuple[Shape, ...] = ((64, 784, 64), (256, 784, 256))
     byte_shapes: tuple[Shape, ...] = ((1280, 25088, 4096), (1280, 4096, 4096))  # on a GPU
-    byte_channels: int = 30
     seconds: float = 6.0  # for each comparison
     sweep_seconds: float = 3.0  # for each stage of each sweep
     slow_products: int = 256 * 784 * 256  # multiplications that peers of Python objects are still asked for
@@ -70,24 +71,17 @@ def measure(
     settings: Settings, *, device: str = "cpu", threads: int = 1, note: Note = lambda text: None
 ) -> dict[str, Any]:
     """Measure everything on a device with a number of CPU threads."""
-    _check(device, threads)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with threadpool_limits(threads):  # NumPy's BLAS
-            results: dict[str, Any] = _rounded(_measure(settings, device, threads, note))
-        return results
-    finally:
-        torch.set_num_threads(before)
-
-
-def _check(device: str, threads: int) -> None:
     if device not in ("cpu", "cuda"):
         raise UsageError(f"unknown device {device!r}", "use cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("torch finds no CUDA GPU here", "use --device cpu, or a torch built for CUDA and a free GPU")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
+    with torch_threads(threads), threadpool_limits(threads):  # the latter: NumPy's BLAS
+        measured = json.dumps(_measure(settings, device, threads, note))
+    # floats to six digits: more of a timing is noise
+    rounded: dict[str, Any] = json.loads(measured, parse_float=lambda digits: float(f"{float(digits):.6g}"))
+    return rounded
 
 
 def _measure(settings: Settings, device: str, threads: int, note: Note) -> dict[str, Any]:
@@ -105,18 +99,13 @@ def _measure(settings: Settings, device: str, threads: int, note: Note) -> dict[
     }
     for shape in settings.shapes:
         note(f"exact product {shape_name(shape)}")
-        results["gemm"][shape_name(shape)] = wide_product(
-            shape,
-            device=device,
-            threads=threads,
-            seconds=settings.seconds,
-            slow_products=settings.slow_products,
+        results["gemm"][shape_name(shape)] = product_200_bits(
+            shape, device=device, threads=threads, seconds=settings.seconds, slow_products=settings.slow_products
         )
     for shape in settings.byte_shapes if device == "cuda" else ():
         note(f"int8 product {shape_name(shape)}")
-        results["int8"][shape_name(shape)], _ = byte_product(
-            shape, channels=settings.byte_channels, device=device, seconds=settings.seconds
-        )
+        found, _ = byte_product(shape, channels=_GPU_BYTES, device=device, seconds=settings.seconds)
+        results["int8"][shape_name(shape)] = found
     session = settings.setting.session(device)
     note("gradient")
     results["gradient"] = _gradient(settings, session)
@@ -134,19 +123,17 @@ def _measure(settings: Settings, device: str, threads: int, note: Note) -> dict[
 
 
 def _gradient(settings: Settings, session: Session) -> dict[str, Any]:
-    calls = {
-        "exact": stages.gradient(session),
-        **limits(functools.partial(stages.bare_gradients, session, 1), session.device),
-        "torch": stages.torch_step(settings.setting, session.device),
-    }
+    bare = stages.bare_gradient(session)
+    step = stages.torch_step(settings.setting, session.device)
+    calls = {"exact": stages.gradient(session), **bare, "fp32 step": step}
     timings = interleaved(calls, settings.seconds, device=session.device)
     return {
         "layers": list(settings.setting.layers),
         "batch": session.batch_size,
         "channels": len(session.field.moduli),
-        **against_fastest(timings),
-        "torch_fp32_seconds": timings["torch"].median,
-        "ratio_to_torch_fp32": timings["exact"].median / timings["torch"].median,
+        **against_fastest(timings, bare),
+        "torch_fp32_seconds": timings["fp32 step"].median,
+        "ratio_to_torch_fp32": timings["exact"].median / timings["fp32 step"].median,
     }
 
 
@@ -187,12 +174,12 @@ def _stages(session: Session, seconds: float) -> dict[str, Any]:
 
 def _round(settings: Settings, session: Session) -> dict[str, Any]:
     call, count = stages.rounds(session)
-    bare = limits(functools.partial(stages.bare_round, session), session.device)
+    bare = stages.bare_round(session)
     timings = interleaved({"exact": call, **bare}, settings.seconds, device=session.device)
     return {
         "clients": session.num_clients,
         "answers_computed": session.recovery_threshold,
-        **against_fastest({**timings, "exact": timings["exact"].per(count)}),
+        **against_fastest({**timings, "exact": timings["exact"].per(count)}, bare),
     }
 
 
@@ -217,17 +204,5 @@ def _cpu_model() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"dresfl": __version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _rounded(value: Any) -> Any:
-    """Floats to six digits: more of a timing is noise."""
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    found = {package: found.version for package in _PACKAGES for found in metadata.distributions(name=package)}
+    return {"dresfl": __version__, "python": platform.python_version(), **found}

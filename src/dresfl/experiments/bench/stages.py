@@ -3,6 +3,7 @@
 Rows and residues are synthetic: no data set is needed, and time does not depend on the values.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,16 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dresfl.field import ByteField, ResidueField
+from dresfl.coding import CodeParameters
+from dresfl.field import ResidueSystem
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Server, Session
+from dresfl.protocol import Session, Training, coded_gradient, decode_sum
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 
 from .timing import Call
 
 _BLOCK_BYTES = 2**22  # of shares at a time
 _BLOCK = 64  # rounds of one call on a GPU, which plays them in blocks
+
+_TWENTY = CodeParameters(num_clients=20)
 
 
 @final
@@ -29,29 +33,17 @@ class Setting:
     """A federation to be measured. The defaults are the `mnist` preset's sizes."""
 
     layers: tuple[int, ...] = (784, 64, 64, 10)
-    num_clients: int = 20
-    num_shards: int = 1
-    max_colluders: int = 1
-    batch_size: int = 64
+    code: CodeParameters = _TWENTY
     rows_per_client: int = 100
 
     def session(self, device: str) -> Session:
         """The session of this setting, with the field that its network needs."""
-        network = mlp(self.layers, input_bits=4, weight_bits=10)
-        rows = (self.rows_per_client,) * self.num_clients
-        return Session(
-            network,
-            self.num_clients,
-            self.num_shards,
-            self.max_colluders,
-            self.batch_size,
-            rows,
-            seed=1,
-            device=device,
-        )
+        network, code = mlp(self.layers, input_bits=4, weight_bits=10), self.code
+        rows = (self.rows_per_client,) * code.num_clients
+        return Session(network, code, rows, seed=1, device=device)
 
 
-def residues(field: ResidueField | ByteField, *shape: int) -> Tensor:
+def residues(field: ResidueSystem, *shape: int) -> Tensor:
     """Residues (M,*shape) that fill their range, as those of coded values do."""
     generator = torch.Generator().manual_seed(1)
     return field.embed(torch.randint(-(2**30), 2**30, shape, generator=generator))
@@ -84,31 +76,35 @@ def deal(session: Session) -> Call:
 
 def gradient(session: Session) -> Call:
     """One client's gradient on its coded batch: (M,1,P)."""
-    network, size = session.network, session.network.input_size
-    weights = network.initial_weights(session.stream).to(session.device)
+    weights = session.network.initial_weights(session.stream).to(session.device)
     coded = residues(session.field, 1, session.batch_size, session.row_width)
-    return lambda: network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
+    return lambda: coded_gradient(session, weights, coded)
 
 
 def decode(session: Session) -> Call:
     """The summed gradient of R answers, lifted to float64 and checked: (P,)."""
     answers = residues(session.field, session.recovery_threshold, session.network.num_parameters)
     survivors = range(session.recovery_threshold)
-    coefficients = session.field.sum(session.code.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
-    return lambda: session.field.decode_lift(coefficients, answers)
+    coefficients = session.code.sum_decoder(survivors)  # (M,R)
+    return lambda: decode_sum(session.field, coefficients, [answers])
 
 
-def federation(session: Session) -> LocalFederation:
-    """All clients, with synthetic rows, and the server in this process; every client answers."""
+def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
+    """All clients, with synthetic rows, and the coordinator in this process; every client answers.
+
+    density: which part of the inputs is not 0.
+    """
     generator = torch.Generator().manual_seed(1)
     classes = session.network.num_classes
     data = []
     for count in session.client_rows:
         inputs = torch.randint(17, (count, session.network.input_size), generator=generator, dtype=torch.int32)
+        if density < 1:
+            inputs *= torch.rand(inputs.shape, generator=generator) < density
         labels = torch.randint(classes, (count,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
-    server = Server(session, Optimizer(learning_rate=1e-3), rounds=10**6)
-    return LocalFederation(session, server, data, no_dropouts(session.num_clients, 1), "coded")
+    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
+    return LocalFederation(session, training, data, no_dropouts(session.num_clients, 1), "coded")
 
 
 def rounds(session: Session) -> tuple[Call, int]:
@@ -117,30 +113,26 @@ def rounds(session: Session) -> tuple[Call, int]:
     return lambda: local.run_rounds(_BLOCK), len(local.run_rounds(_BLOCK))
 
 
-# -- what they are held against ------------------------------------------------------------------------------------
+# -- what they are compared with -------------------------------------------------------------------------------------
 
 
-def blas_names(device: str) -> tuple[str, ...]:
-    """The libraries whose bare products are timed; the limit is the faster one's, which depends on the CPU."""
-    return ("torch", "numpy") if device == "cpu" else ("torch",)
+def bare_gradient(session: Session) -> dict[str, Call]:
+    """The float64 products in one client's gradient, and nothing else."""
+    return bare_products(lambda: _layers(session, 1), session.device)
 
 
-def bare_gradients(session: Session, answers: int, blas: str = "torch") -> Call:
-    """The float64 products in `answers` clients' gradients, and nothing else."""
-    return bare_products(_layers(session, answers), blas)
-
-
-def bare_round(session: Session, blas: str = "torch") -> Call:
+def bare_round(session: Session) -> dict[str, Call]:
     """The float64 products of one round: encode, every layer forward and backward, decode."""
     moduli, answers = len(session.field.moduli), session.recovery_threshold
     hidden = session.num_shards + session.max_colluders
-    columns = session.batch_size * session.row_width
-    encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
-    decoding = (
-        _reals(session, moduli, 1, answers),
-        _reals(session, moduli, answers, session.network.num_parameters),
-    )
-    return bare_products([encoding, *_layers(session, answers), decoding], blas)
+    columns, parameters = session.batch_size * session.row_width, session.network.num_parameters
+
+    def pairs() -> list[tuple[Tensor, Tensor]]:
+        encoding = _reals(session, moduli, answers, hidden), _reals(session, moduli, hidden, columns)
+        decoding = _reals(session, moduli, 1, answers), _reals(session, moduli, answers, parameters)
+        return [encoding, *_layers(session, answers), decoding]
+
+    return bare_products(pairs, session.device)
 
 
 def _layers(session: Session, answers: int) -> list[tuple[Tensor, Tensor]]:
@@ -160,18 +152,20 @@ def _reals(session: Session, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64).to(session.device)
 
 
-def bare_products(pairs: Sequence[tuple[Tensor, Tensor]], blas: str) -> Call:
-    """These products alone, by torch or by NumPy."""
-    factors: Sequence[tuple[Any, Any]] = pairs
-    multiply: Callable[[Any, Any], Any] = torch.matmul
-    if blas == "numpy":
-        factors, multiply = [(left.numpy(), right.numpy()) for left, right in pairs], np.matmul
+def bare_products(pairs: Callable[[], Sequence[tuple[Tensor, Tensor]]], device: str) -> dict[str, Call]:
+    """These products alone, by torch, and on a CPU by NumPy too: which one is faster depends on the CPU.
 
-    def run() -> None:
+    pairs: makes the factors, anew for each library.
+    """
+
+    def run(multiply: Callable[[Any, Any], Any], factors: Sequence[tuple[Any, Any]]) -> None:
         for left, right in factors:
             multiply(left, right)
 
-    return run
+    calls: dict[str, Call] = {"torch": functools.partial(run, torch.matmul, pairs())}
+    if device == "cpu":
+        calls["numpy"] = functools.partial(run, np.matmul, [(left.numpy(), right.numpy()) for left, right in pairs()])
+    return calls
 
 
 def torch_step(setting: Setting, device: str) -> Call:
@@ -181,8 +175,8 @@ def torch_step(setting: Setting, device: str) -> Call:
         layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.rand(setting.batch_size, setting.layers[0]).to(device)
-    targets = torch.rand(setting.batch_size, setting.layers[-1]).to(device)
+    inputs = torch.rand(setting.code.batch_size, setting.layers[0]).to(device)
+    targets = torch.rand(setting.code.batch_size, setting.layers[-1]).to(device)
 
     def run() -> None:
         optimizer.zero_grad()

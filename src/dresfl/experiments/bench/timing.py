@@ -38,8 +38,8 @@ def interleaved(
 ) -> dict[Key, Timing]:
     """Time calls in turns, A, B, A, B, …, for about `seconds`: what slows the machine for a while slows all alike.
 
-    Each call gets at least `least` turns, whatever they take; a call shorter than `turn` seconds is
-    repeated within its turn. Each is run before, untimed, but for those in `cold`.
+    Each call gets at least `least` turns, however long they take; a call shorter than `turn` seconds is repeated within
+    its turn. Each call except those in `cold` is run once before, untimed.
     """
     repeats = dict.fromkeys(calls, 1)
     for key, call in calls.items():
@@ -71,10 +71,11 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def growth_exponent(points: Mapping[int, float]) -> float:
+def growth_exponent(points: Mapping[str, float]) -> float:
     """e of the fit seconds ~ size^e: the least-squares slope of log(seconds) over log(size).
 
-    >>> round(growth_exponent({1: 3.0, 2: 12.0, 4: 48.0}), 9)
+    >>> round(growth_exponent({"1": 3.0, "2": 12.0, "4": 48.0}), 9)
     2.0
     """
-    return statistics.linear_regression([math.log(n) for n in points], [math.log(s) for s in points.values()]).slope
+    sizes = [math.log(int(size)) for size in points]
+    return statistics.linear_regression(sizes, [math.log(seconds) for seconds in points.values()]).slope

@@ -1,31 +1,8 @@
 """The paper's experiments: a matrix of runs, one JSONL each, and tables and figures made from those alone."""
 
-from .figures import curves, draw
-from .matrix import Cell, matrix, recipe, recipes
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, TABLE_DATASETS
+from dresfl.experiments.published import METHODS, TABLE_DATASETS, recipes
+
+from .matrix import Cell, matrix, recipe
 from .records import Record, read_records
 from .runner import Failure, Watch, run_matrix
-from .tables import cell_text, markdown, spreadsheet, table
-
-__all__ = [
-    "Cell",
-    "matrix",
-    "recipe",
-    "recipes",
-    "run_matrix",
-    "Failure",
-    "Watch",
-    "Record",
-    "read_records",
-    "table",
-    "cell_text",
-    "markdown",
-    "spreadsheet",
-    "curves",
-    "draw",
-    "METHODS",
-    "METHOD_LABELS",
-    "TABLE_DATASETS",
-    "DATASET_LABELS",
-    "PAPER",
-]
+from .tables import accuracies, markdown, spreadsheet, table

@@ -1,34 +1,34 @@
 """One cell: train it in its folder, then write its record. A finished cell is never run again."""
 
-import contextlib
 import dataclasses
-import json
 import os
 import platform
 import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 
 import dresfl
 from dresfl.baselines import Method
-from dresfl.data import Split
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
-from dresfl.experiments.config import RunConfig, load_config, to_toml
-from dresfl.experiments.prepare import load_split, prepare
-from dresfl.experiments.training import Progress, clear_run, read_metrics, read_summary, threads, train
-from dresfl.features import only_one
-from dresfl.files import write_atomic
+from dresfl.experiments.config import RunConfig, differences, load_config
+from dresfl.experiments.prepare import prepare
+from dresfl.experiments.training import train
+from dresfl.kernels.threads import torch_threads
+from dresfl.storage.run_folder import Progress, clear_run, read_metrics
 
 from .matrix import Cell
-from .published import METHOD_LABELS
-from .records import Record, differences, read_record
+from .records import SAME_RESULT, Record, read_record
 
-Report = Callable[[int, float], None]  # after every round: rounds done, the last test accuracy
+_OF_THE_CELL = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible")
+_OF_THE_SUMMARY = ("test_accuracy", "skipped_rounds", "mean_survivors", "reliable_clients", "seconds", "weights_sha256")
+
+Report = Callable[[int, float | None], None]  # after every round: rounds done, the last test accuracy
 
 
 def finished(cell: Cell, out: Path) -> Record | None:
@@ -37,9 +37,7 @@ def finished(cell: Cell, out: Path) -> Record | None:
     if not path.exists():
         return None
     record = read_record(path)
-    differing = differences(record.config, cell.config)
-    if not cell.is_dresfl and record.header.get("loss") != cell.loss:
-        differing.append("loss")
+    differing = differences(record.config, cell.config, SAME_RESULT)
     if differing:
         raise CheckpointError(
             f"{cell.name} ran with other settings ({', '.join(differing)})",
@@ -54,27 +52,7 @@ def discard(cell: Cell, out: Path) -> None:
     clear_run(cell.folder(out))
 
 
-@final
-class Splits:
-    """The data as cells see it. The last one is kept, since cells of a data set come after each other."""
-
-    def __init__(self, data: Path | None, out: Path) -> None:
-        self._data, self._out = data, out
-        self._key: object = None
-        self._split: Split | None = None
-
-    def get(self, cell: Cell) -> Split:
-        """The data of a cell. Of several workers one extracts features at a time; the others then find them cached."""
-        if self._split is None or self._key != cell.data:
-            self._split = None  # let go of the old one first
-            extracted = cell.config.features.extractor
-            with only_one(self._out / ".features") if extracted else contextlib.nullcontext():
-                self._split = load_split(cell.config, self._data)
-            self._key = cell.data
-        return self._split
-
-
-def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:
+def run_cell(cell: Cell, data: Path | None, out: Path, report: Report) -> Record:
     """Run a cell, or what is left of it, and write its record."""
     folder = cell.folder(out)
     config = _resumed(cell.config, folder)
@@ -83,11 +61,11 @@ def run_cell(cell: Cell, splits: Splits, out: Path, report: Report) -> Record:
         def watch(progress: Progress, *_: object) -> None:
             report(progress.round_number, progress.accuracy)
 
-        split = None if (folder / "summary.json").exists() else splits.get(cell)
-        summary = train(config, out=folder, resume=True, split=split, watch=watch)
+        summary = train(config, folder=data, out=folder, resume=True, watch=watch)
+        evaluations = [line for line in read_metrics(folder) if "test_accuracy" in line]
     else:
-        summary = _baseline(cell, splits, folder, report)
-    record = _record(cell, config, summary, [line for line in read_metrics(folder) if "test_accuracy" in line])
+        summary, evaluations = _baseline(cell, data, report)
+    record = _record(cell, config, summary, evaluations)
     record.write(cell.jsonl(out))
     return record
 
@@ -100,73 +78,45 @@ def _resumed(config: RunConfig, folder: Path) -> RunConfig:
         return config
 
 
-def _baseline(cell: Cell, splits: Splits, folder: Path, report: Report) -> dict[str, Any]:
-    config = cell.config
-    if (folder / "summary.json").exists():
-        return read_summary(folder)
-    with threads(config.threads):
-        prepared = prepare(config, None, split=splits.get(cell))
-        label = METHOD_LABELS[cell.method]
-        curve = run_baseline(prepared, cast(Method, cell.method), label, report, loss=cell.loss)
-    answering = None if cell.method == "centralised" else curve.mean_survivors
-    lines = [
-        {"round": number, "test_accuracy": accuracy, "seconds": seconds}
-        for number, accuracy, seconds in zip(curve.rounds, curve.accuracies, curve.seconds_at, strict=True)
-    ]
+def _baseline(cell: Cell, data: Path | None, report: Report) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A baseline's summary and evaluations. It keeps no files of its own: stopped, it starts over."""
+    with torch_threads(cell.config.threads):
+        prepared = prepare(cell.config, data)
+        curve = run_baseline(prepared, cast(Method, cell.method), report)
     summary = {
-        "name": config.name,
         "engine": "real",
-        "loss": cell.loss,
         "test_accuracy": curve.final,
-        "rounds": config.rounds,
         "skipped_rounds": curve.skipped_rounds,
-        "mean_survivors": answering,
+        "mean_survivors": None if cell.method == "centralised" else curve.mean_survivors,
         "reliable_clients": prepared.dropouts.num_reliable,
         "train_rows": prepared.split.train.num_rows,
         "test_rows": prepared.split.test.num_rows,
         "weights_sha256": curve.weights_sha256,
         "seconds": curve.seconds,
     }
-    write_atomic(folder / "config.toml", to_toml(config).encode())
-    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-    return summary
+    return summary, curve.evaluations
 
 
 def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations: list[dict[str, Any]]) -> Record:
     header = {
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "seed": cell.seed,
-        "dropout_seed": cell.dropout_seed,
-        "passed_over": list(cell.passed_over),
-        "feasible": cell.feasible,
+        **{key: getattr(cell, key) for key in _OF_THE_CELL},
         "rounds": config.rounds,
         "engine": summary["engine"],
-        "device": _device(config.device),
+        "device": f"cuda ({torch.cuda.get_device_name()})" if config.device == "cuda" else config.device,
         "commit": commit(),
         "versions": {"dresfl": dresfl.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "loss": "squared" if cell.is_dresfl else cell.loss,
+        "loss": "squared" if cell.is_dresfl else "cross-entropy",
         "train_rows": summary["train_rows"],
         "test_rows": summary["test_rows"],
         "config": tomllib.loads(to_toml(config)),
     }
     refused = summary.get("alarms", 0)
     result = {
-        "test_accuracy": summary["test_accuracy"],
-        "skipped_rounds": summary["skipped_rounds"],
+        **{key: summary[key] for key in _OF_THE_SUMMARY},
         "alarms": refused,
         "decoded_share": 1 - (summary["skipped_rounds"] + refused) / config.rounds if cell.is_dresfl else None,
-        "mean_survivors": summary["mean_survivors"],
-        "reliable_clients": summary.get("reliable_clients"),
-        "seconds": summary["seconds"],
-        "weights_sha256": summary["weights_sha256"],
     }
     return Record(header, evaluations, result)
-
-
-def _device(device: str) -> str:
-    return f"cuda ({torch.cuda.get_device_name()})" if device == "cuda" else device
 
 
 def commit() -> str:

@@ -1,23 +1,29 @@
-"""Figures 3 and 4 from the records alone: test accuracy over rounds, mean and spread of the seeds."""
+"""Figures 3 and 4 from the records alone: test accuracy over rounds, mean and spread of the seeds.
+
+Import it where it is used: matplotlib takes half a second.
+"""
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from dresfl.data import data_set_label
 from dresfl.errors import DresError
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, TABLE_DATASETS
 from dresfl.files import write_atomic
 
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER
 from .records import Record, grouped, mean_and_sd
-from .tables import split_note
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .tables import mean_text, split_note
 
 Curves = dict[str, dict[str, dict[str, Any]]]
-Name = Literal["figure3", "figure4"]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; ours are the strong ones
 _STYLES: dict[str, dict[str, Any]] = {
@@ -43,21 +49,14 @@ def curves(records: Iterable[Record]) -> Curves:
 def _curve(runs: Sequence[Record]) -> dict[str, Any]:
     lines = [{line["round"]: 100 * line["test_accuracy"] for line in run.evaluations} for run in runs]
     rounds = sorted(set.intersection(*(set(line) for line in lines)))
-    points = [mean_and_sd([line[number] for line in lines]) for number in rounds]
-    return {
-        "rounds": rounds,
-        "mean": [mean for mean, _ in points],
-        "sd": [sd for _, sd in points],
-        "seeds": len(runs),
-    }
+    mean, sd = zip(*(mean_and_sd([line[number] for line in lines]) for number in rounds), strict=True)
+    return {"rounds": rounds, "mean": list(mean), "sd": list(sd), "seeds": len(runs)}
 
 
-def draw(name: Name, records: Sequence[Record], out: Path) -> list[Path]:
-    """Draw a figure into `out`/NAME.svg and .png; return both paths."""
+def draw(name: str, records: Sequence[Record], out: Path) -> list[Path]:
+    """Draw figure3 or figure4 into `out`/NAME.svg and .png; return both paths."""
     if not records:
         raise DresError(f"no finished run belongs to {name}", "run it without --render-only first")
-    import matplotlib as mpl  # here, since it takes half a second to import
-
     look: Any = {
         "svg.hashsalt": "dresfl",
         "font.size": 9,
@@ -79,16 +78,14 @@ def draw(name: Name, records: Sequence[Record], out: Path) -> list[Path]:
     return paths
 
 
-def _canvas(panels: int) -> "tuple[Figure, list[Axes]]":
-    from matplotlib.figure import Figure
-
+def _canvas(panels: int) -> tuple[Figure, list[Axes]]:
     columns = min(3, panels)
     rows = -(-panels // columns)
     figure = Figure(figsize=(max(5.2, 3.9 * columns), 3.1 * rows + 0.6), dpi=150, layout="constrained")
     return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(panels)]
 
 
-def _figure3(records: Sequence[Record]) -> "Figure":
+def _figure3(records: Sequence[Record]) -> Figure:
     """A panel a data set, a curve a method; the paper's final figures as ticks at the right."""
     found = curves(records)
     figure, panels = _canvas(len(found))
@@ -96,8 +93,9 @@ def _figure3(records: Sequence[Record]) -> "Figure":
         last = max(curve["rounds"][-1] for curve in methods.values())
         low, far = _range(methods)
         high = max(max(curve["mean"]) for curve in methods.values())
-        published = {_paper_method(method): PAPER.get(dataset, {}).get(method) for method in methods}
-        means = {method: pair[0] for method, pair in published.items() if pair}
+        # the paper's one figure of DReS-FL belongs to its own recipe, and has its colour
+        theirs = dict.fromkeys("dresfl-paper" if method == "dresfl" else method for method in methods)
+        means = {method: PAPER[dataset, method][0] for method in theirs if (dataset, method) in PAPER}
         shown = {method: mean for method, mean in means.items() if mean >= low}
         for method, curve in methods.items():
             _plot(axes, method, curve, last)
@@ -110,29 +108,29 @@ def _figure3(records: Sequence[Record]) -> "Figure":
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
             axes.text(0.93, 0.03, "\n".join(below), transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5,
                       color="#555555", bbox=box)  # fmt: skip
-    seen = [method for method in METHODS if any(method in methods for methods in found.values())]
-    handles = [_handle(method) for method in seen]
-    if any(dataset in PAPER for dataset in found):
-        handles.append(_paper_handle())
-    handles.append(_spread_handle())
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], **_STYLES[method], label=METHOD_LABELS[method])
+        for method in METHODS
+        if any(method in methods for methods in found.values())
+    ]
+    if not found.keys().isdisjoint(TABLE_DATASETS):
+        handles.append(
+            Line2D([], [], linestyle="none", marker="<", color="#777777", markersize=5, label="the paper's figure")
+        )
+    handles.append(Patch(color="#777777", alpha=0.15, linewidth=0, label="± standard deviation of the seeds"))
     columns = 4 if len(panels) > 1 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.4)
     return figure
 
 
-def _paper_method(method: str) -> str:
-    """Whose colour the paper's figure for a method has: its one DReS-FL figure belongs to its own recipe."""
-    return "dresfl-paper" if method == "dresfl" else method
-
-
-def _figure4(records: Sequence[Record]) -> "Figure":
+def _figure4(records: Sequence[Record]) -> Figure:
     """A panel a data set: every seed by itself, their mean, and the paper's figure as a band."""
     found = curves(records)
     figure, panels = _canvas(len(found))
     for axes, (dataset, methods) in zip(panels, found.items(), strict=True):
         for method, curve in methods.items():
             style = _STYLES[method]
-            if published := PAPER.get(dataset, {}).get(method):
+            if published := PAPER.get((dataset, method)):
                 mean, sd = published
                 axes.axhspan(mean - sd, mean + sd, color=style["color"], alpha=0.13, linewidth=0)
                 axes.axhline(mean, color=style["color"], linestyle=":", linewidth=1.2,
@@ -142,15 +140,17 @@ def _figure4(records: Sequence[Record]) -> "Figure":
                     axes.plot([line["round"] for line in run.evaluations],
                               [100 * line["test_accuracy"] for line in run.evaluations],
                               color=style["color"], linewidth=0.7, alpha=0.45)  # fmt: skip
-            axes.plot(curve["rounds"], curve["mean"], color=style["color"], linewidth=2.2,
-                      label=f"{METHOD_LABELS[method]}: {_final(curve)}")  # fmt: skip
+            seeds = curve["seeds"]
+            final = f"{mean_text(curve['mean'][-1], curve['sd'][-1], seeds)} % ({seeds} seed{'s' * (seeds > 1)})"
+            label = f"{METHOD_LABELS[method]}: {final}"
+            axes.plot(curve["rounds"], curve["mean"], color=style["color"], linewidth=2.2, label=label)
         title = ", ".join(METHOD_LABELS[method] for method in methods) + " on " + _title(dataset, records)
         _frame(axes, title, max(curve["rounds"][-1] for curve in methods.values()), 0, 100)
         axes.legend(loc="lower right", frameon=False, fontsize=8)
     return figure
 
 
-def _plot(axes: "Axes", method: str, curve: dict[str, Any], last: int) -> None:
+def _plot(axes: Axes, method: str, curve: dict[str, Any], last: int) -> None:
     style = _STYLES[method]
     rounds, mean, sd = curve["rounds"], curve["mean"], curve["sd"]
     axes.plot(rounds, mean, **style, zorder=3 if method.startswith("dresfl") else 2)
@@ -173,9 +173,7 @@ def _range(methods: dict[str, dict[str, Any]]) -> tuple[float, list[str]]:
     return low, [method for method in far if finals[method] < low]
 
 
-def _frame(axes: "Axes", title: str, last: int, low: float, high: float) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
+def _frame(axes: Axes, title: str, last: int, low: float, high: float) -> None:
     place = axes.get_subplotspec()
     axes.set(title=title, xlabel="round", ylabel="test accuracy (%)" if place and place.is_first_col() else "")
     axes.set_xlim(0, last * 1.07)
@@ -185,29 +183,6 @@ def _frame(axes: "Axes", title: str, last: int, low: float, high: float) -> None
     axes.grid(alpha=0.25, linewidth=0.6)
 
 
-def _handle(method: str) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], **_STYLES[method], label=METHOD_LABELS[method])
-
-
-def _paper_handle() -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], linestyle="none", marker="<", color="#777777", markersize=5, label="the paper's figure")
-
-
-def _spread_handle() -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color="#777777", alpha=0.15, linewidth=0, label="± standard deviation of the seeds")
-
-
 def _title(dataset: str, records: Sequence[Record]) -> str:
     other = any(split_note(record) for record in records if record.dataset == dataset)
-    return DATASET_LABELS[dataset] + (" (not the official split)" if other else "")
-
-
-def _final(curve: dict[str, Any]) -> str:
-    spread = f" ± {curve['sd'][-1]:.2f}" if curve["seeds"] > 1 else ""
-    return f"{curve['mean'][-1]:.2f}{spread} % ({curve['seeds']} seed{'s' * (curve['seeds'] > 1)})"
+    return data_set_label(dataset) + (" (not the official split)" if other else "")

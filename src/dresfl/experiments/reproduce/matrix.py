@@ -5,6 +5,7 @@ change them for those, and a table named like one baseline for that one alone. T
 """
 
 import dataclasses
+import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, final
 
-from dresfl.baselines import LOSSES, Loss
+from dresfl.deploy.toml import closest, parse
 from dresfl.errors import UsageError
-from dresfl.experiments.config import RunConfig, closest, parse
-from dresfl.features import Features
+from dresfl.experiments.config import RunConfig
+from dresfl.experiments.published import METHODS, recipes
 from dresfl.runtimes.local import first_feasible_seed, paper
-
-from .published import METHODS, TABLE_DATASETS
 
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1
 EVALUATIONS = 70  # a run, unless its recipe says otherwise
@@ -36,7 +35,6 @@ class Cell:
     dropout_seed: int
     passed_over: tuple[int, ...]  # infeasible draws between the seed before and this one
     config: RunConfig
-    loss: Loss = "cross-entropy"  # of a baseline
     feasible: bool = True
 
     @property
@@ -46,11 +44,6 @@ class Cell:
     @property
     def is_dresfl(self) -> bool:
         return self.method.startswith("dresfl")
-
-    @property
-    def data(self) -> tuple[str, Features]:
-        """What the run reads: cells that agree in it share one copy."""
-        return self.dataset, self.config.features
 
     def folder(self, out: Path) -> Path:
         """Where the run keeps its files."""
@@ -65,17 +58,12 @@ class Cell:
         return f"seed-{self.seed}" if self.feasible else f"infeasible-{self.dropout_seed}"
 
 
-def recipes() -> list[str]:
-    """The data sets that have a recipe, the paper's first and in its order."""
-    folder = resources.files(__package__) / "recipes"
-    names = {Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")}
-    return [*TABLE_DATASETS, *sorted(names - set(TABLE_DATASETS))]
+def recipe(dataset: str, method: str, *, rounds: int = 0, engine: str = "", device: str = "") -> RunConfig:
+    """A method's configuration on a data set, for seed 0.
 
+    `rounds`, `engine` and `device` win over the recipe where given.
 
-def recipe(dataset: str, method: str) -> tuple[RunConfig, Loss]:
-    """A method's configuration on a data set, for seed 0, and the loss of a baseline.
-
-    >>> config, _ = recipe("mnist", "dresfl-paper")
+    >>> config = recipe("mnist", "dresfl-paper")
     >>> (config.rounds, config.optimizer.learning_rate, config.federation.num_clients)
     (70000, 0.1, 20)
     """
@@ -89,11 +77,9 @@ def recipe(dataset: str, method: str) -> tuple[RunConfig, Loss]:
     merged = {"name": f"{dataset}-{method}", **table}
     for name in (method,) if method.startswith("dresfl") else ("baselines", method):
         merged = _merged(merged, own[name])
-    loss = merged.pop("loss", "cross-entropy")
-    if loss not in LOSSES:
-        raise UsageError(f"the recipe {dataset} has an unknown loss {loss!r}", "use cross-entropy or squared")
-    every = max(1, parse(RunConfig, merged).rounds // EVALUATIONS)
-    return parse(RunConfig, {"evaluate_every": every, "checkpoint_every": every, **merged}), loss
+    every = dict.fromkeys(("evaluate_every", "checkpoint_every"), max(1, (rounds or merged["rounds"]) // EVALUATIONS))
+    given = {"engine": engine, "device": device, **({"rounds": rounds, **every} if rounds else {})}
+    return parse(RunConfig, {**every, **merged, **{key: value for key, value in given.items() if value}})
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,24 +90,18 @@ def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _with_rounds(config: RunConfig, rounds: int) -> RunConfig:
-    every = max(1, rounds // EVALUATIONS)
-    return dataclasses.replace(config, rounds=rounds, evaluate_every=every, checkpoint_every=every)
-
-
-def feasible_draws(count: int, num_clients: int) -> list[tuple[int, tuple[int, ...]]]:
+@functools.cache
+def feasible_draws(count: int, num_clients: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """The first `count` dropout seeds that leave enough reliable clients, each with those passed over before it.
 
     >>> [seed for seed, _ in feasible_draws(3, 20)] == sorted(seed for seed, _ in feasible_draws(3, 20))
     True
     """
     draws: list[tuple[int, tuple[int, ...]]] = []
-    start = 0
     for _ in range(count):
-        seed, passed = first_feasible_seed(num_clients, NEEDED, start)
+        seed, passed = first_feasible_seed(num_clients, NEEDED, start=draws[-1][0] + 1 if draws else 0)
         draws.append((seed, tuple(passed)))
-        start = seed + 1
-    return draws
+    return tuple(draws)
 
 
 def infeasible_draw(num_clients: int) -> int:
@@ -147,36 +127,20 @@ def matrix(
         raise UsageError("seeds and rounds must be at least 1")
     cells: list[Cell] = []
     for dataset in datasets:
-        per_method = {method: _configured(dataset, method, rounds, engine, device) for method in methods}
-        clients = {config.federation.num_clients for config, _ in per_method.values()}
-        draws = {count: feasible_draws(seeds, count) for count in clients}
+        found = {method: recipe(dataset, method, rounds=rounds, engine=engine, device=device) for method in methods}
         for seed in range(seeds):
-            for method, (config, loss) in per_method.items():
-                draw, passed = draws[config.federation.num_clients][seed]
-                cells.append(Cell(dataset, method, seed, draw, passed, _seeded(config, seed, draw), loss))
-    ours = [cell for cell in cells if cell.is_dresfl]
-    if with_infeasible and ours:
-        cells.append(_infeasible(ours[0]))
+            for method, config in found.items():
+                draw, passed = feasible_draws(seeds, config.federation.num_clients)[seed]
+                cells.append(Cell(dataset, method, seed, draw, passed, _seeded(config, seed, draw)))
+    like = next((cell for cell in cells if cell.is_dresfl), None)
+    if with_infeasible and like:
+        short = min(like.config.rounds, INFEASIBLE_ROUNDS)
+        config = recipe(like.dataset, like.method, rounds=short, engine=engine, device=device)
+        draw = infeasible_draw(config.federation.num_clients)
+        config = _seeded(config, like.seed, draw)
+        cells.append(Cell(like.dataset, like.method, like.seed, draw, (), config, feasible=False))
     return cells
-
-
-def _configured(dataset: str, method: str, rounds: int, engine: str, device: str) -> tuple[RunConfig, Loss]:
-    config, loss = recipe(dataset, method)
-    if rounds:
-        config = _with_rounds(config, rounds)
-    for key, value, known in (("engine", engine, ("coded", "direct")), ("device", device, ("cpu", "cuda"))):
-        if value and value not in known:
-            raise UsageError(f"--{key} {value!r} is not known", closest(value, known))
-        if value:
-            config = dataclasses.replace(config, **{key: value})  # type: ignore[arg-type]
-    return config, loss
 
 
 def _seeded(config: RunConfig, seed: int, draw: int) -> RunConfig:
     return dataclasses.replace(config, seed=seed, dropout=dataclasses.replace(config.dropout, seed=draw))
-
-
-def _infeasible(like: Cell) -> Cell:
-    draw = infeasible_draw(like.config.federation.num_clients)
-    config = _with_rounds(_seeded(like.config, like.seed, draw), min(like.config.rounds, INFEASIBLE_ROUNDS))
-    return Cell(like.dataset, like.method, like.seed, draw, (), config, like.loss, feasible=False)

@@ -1,6 +1,5 @@
 """One JSONL per run: a header, a line per evaluation, the result. Tables and figures read nothing else."""
 
-import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -8,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from dresfl.deploy.toml import parse
 from dresfl.errors import DataError, DresError
-from dresfl.experiments.config import RunConfig, parse
+from dresfl.experiments.config import RunConfig, differences
+from dresfl.experiments.published import METHODS, TABLE_DATASETS
 from dresfl.files import write_atomic
 
-from .published import DATASET_LABELS, METHODS
+SAME_RESULT = ("name", "engine", "device", "threads", "evaluate_every", "checkpoint_every")
+"""Keys of a configuration that do not change what comes out."""
 
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
@@ -96,28 +98,21 @@ def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
         if record.feasible:
             groups.setdefault((record.dataset, record.method), []).append(record)
     for (dataset, method), runs in groups.items():
-        differing = {name for run in runs[1:] for name in differences(runs[0].config, run.config, ("seed", "dropout"))}
+        ignored = ("seed", "dropout", *SAME_RESULT)
+        differing = {name for run in runs[1:] for name in differences(runs[0].config, run.config, ignored)}
         if differing:
             raise DresError(
                 f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",
                 "run all of them again with --replace, or delete the older ones from jsonl/ and runs/",
             )
+    found = {dataset for dataset, _ in groups}
     return {
         dataset: {method: groups[dataset, method] for method in METHODS if (dataset, method) in groups}
-        for dataset in DATASET_LABELS
-        if any(dataset == name for name, _ in groups)
+        for dataset in (*sorted(found - set(TABLE_DATASETS)), *TABLE_DATASETS)
+        if dataset in found
     }
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     """To four decimals; sd is that of a sample (n − 1), and 0 for a single value."""
     return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else 0.0
-
-
-_HOW = ("name", "engine", "device", "threads", "evaluate_every", "checkpoint_every")  # same weights whatever these are
-
-
-def differences(one: RunConfig, other: RunConfig, but: Iterable[str] = ()) -> list[str]:
-    """The keys in which two configurations differ, of those that decide what comes out."""
-    names = [field.name for field in dataclasses.fields(one) if field.name not in (*_HOW, *but)]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]

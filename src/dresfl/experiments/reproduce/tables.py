@@ -6,10 +6,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .published import DATASET_LABELS, METHOD_LABELS, METHODS, PAPER, ROWS
+from dresfl.data import data_set_label
+from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, ROWS
+
 from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
+
+_OF_A_RUN = ("decoded_share", "skipped_rounds", "mean_survivors", "seconds", "weights_sha256")
 
 
 def table(records: Iterable[Record]) -> Table:
@@ -26,15 +30,13 @@ def table(records: Iterable[Record]) -> Table:
 def _entry(runs: Sequence[Record]) -> dict[str, Any]:
     mean, sd = mean_and_sd([run.percent for run in runs])
     first = runs[0]
-    published = PAPER.get(first.dataset, {}).get(first.method)
+    published = PAPER.get((first.dataset, first.method))
     entry = {
         "mean": mean,
         "sd": sd,
         "seeds": len(runs),
         "rounds": first.header["rounds"],
-        "engine": _joined(run.header["engine"] for run in runs),
-        "device": _joined(run.header["device"] for run in runs),
-        "commit": _joined(run.header["commit"] for run in runs),
+        **{key: "+".join(dict.fromkeys(run.header[key] for run in runs)) for key in ("engine", "device", "commit")},
         "paper": {"mean": published[0], "sd": published[1]} if published else None,
         "runs": [
             {
@@ -42,11 +44,7 @@ def _entry(runs: Sequence[Record]) -> dict[str, Any]:
                 "dropout_seed": run.header["dropout_seed"],
                 "test_accuracy": round(run.percent, 4),
                 "engine": run.header["engine"],
-                "decoded_share": run.result["decoded_share"],
-                "skipped_rounds": run.result["skipped_rounds"],
-                "mean_survivors": run.result["mean_survivors"],
-                "seconds": run.result["seconds"],
-                "weights_sha256": run.result["weights_sha256"],
+                **{key: run.result[key] for key in _OF_A_RUN},
             }
             for run in runs
         ],
@@ -55,17 +53,13 @@ def _entry(runs: Sequence[Record]) -> dict[str, Any]:
     return {**entry, "note": note} if note else entry
 
 
-def _joined(values: Iterable[str]) -> str:
-    return "+".join(dict.fromkeys(values))
-
-
 def split_note(run: Record) -> str:
     """What to say where a data set's rows are not those of its official split; else nothing."""
     rows, official = (run.header["train_rows"], run.header["test_rows"]), ROWS.get(run.dataset)
     if official is None or rows == official:
         return ""
     return (
-        f"{DATASET_LABELS[run.dataset]}: not the official split, which the paper used: {rows[0]:,} training and "
+        f"{data_set_label(run.dataset)}: not the official split, which the paper used: {rows[0]:,} training and "
         f"{rows[1]:,} test rows here, {official[0]:,} and {official[1]:,} there"
     )
 
@@ -86,33 +80,39 @@ def spreadsheet(records: Iterable[Record]) -> str:
     return text.getvalue()
 
 
-def cell_text(entry: dict[str, Any] | None, dataset: str, method: str) -> str:
-    """Ours and, in brackets, the paper's."""
-    return f"{_own(entry) if entry else '–'} ({paper_text(dataset, method)})"
-
-
-def _own(entry: dict[str, Any]) -> str:
+def mean_text(mean: float, sd: float, seeds: int) -> str:
     """97.41 ± 0.05, or with one seed 97.41 alone."""
-    return f"{entry['mean']:.2f}" + (f" ± {entry['sd']:.2f}" if entry["seeds"] > 1 else "")
+    return f"{mean:.2f} ± {sd:.2f}" if seeds > 1 else f"{mean:.2f}"
 
 
-def paper_text(dataset: str, method: str) -> str:
-    """The paper's figure, or a dash."""
-    published = PAPER.get(dataset, {}).get(method)
-    return f"{published[0]:.2f} ± {published[1]:.2f}" if published else "–"
+def accuracies(found: Table, *, gap: str = " ", bold: str = "") -> tuple[list[str], list[list[str]]]:
+    """The head and the rows: ours, `gap`, and in brackets the paper's; `bold` encloses the best federated ones."""
+    rows = []
+    for method in METHODS:
+        if all(method not in methods for methods in found.values()):
+            continue
+        row = [METHOD_LABELS[method]]
+        for dataset, methods in found.items():
+            own, published = methods.get(method), PAPER.get((dataset, method))
+            text = mean_text(own["mean"], own["sd"], own["seeds"]) if own else "–"
+            federated = [entry["mean"] for name, entry in methods.items() if name != "centralised"]
+            if own and method != "centralised" and own["mean"] == max(federated):
+                text = f"{bold}{text}{bold}"
+            row.append(f"{text}{gap}({mean_text(*published, seeds=5) if published else '–'})")
+        rows.append(row)
+    return ["", *map(data_set_label, found)], rows
 
 
 def markdown(records: Sequence[Record]) -> str:
     """The table as a Markdown page: accuracies, how each cell ran, dropouts, notes."""
     found = table(records)
-    datasets = list(found)
-    methods = [method for method in METHODS if any(method in found[dataset] for dataset in datasets)]
+    notes = dict.fromkeys(note for record in records if (note := split_note(record)))
     sections = [
         "# Table 1: test accuracy (%)\n\n"
         "Mean ± standard deviation over the seeds; below each figure of ours, in brackets, the paper's. "
         "Bold: the best but for centralised training. Made from the records in `jsonl/`.",
-        _grid(["", *(DATASET_LABELS[dataset] for dataset in datasets)], _accuracies(found, datasets, methods)),
-        *_notes(records),
+        _grid(*accuracies(found, gap="<br>", bold="**")),
+        *(f"**Note.** {note}." for note in notes),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
         "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
@@ -120,26 +120,6 @@ def markdown(records: Sequence[Record]) -> str:
         *_dropouts(records, found),
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _accuracies(found: Table, datasets: Sequence[str], methods: Sequence[str]) -> list[list[str]]:
-    best = {
-        dataset: max(
-            (entry["mean"] for method, entry in found[dataset].items() if method != "centralised"), default=None
-        )
-        for dataset in datasets
-    }
-    rows = []
-    for method in methods:
-        row = [METHOD_LABELS[method]]
-        for dataset in datasets:
-            entry = found[dataset].get(method)
-            text = _own(entry) if entry else "–"
-            if entry and method != "centralised" and entry["mean"] == best[dataset]:
-                text = f"**{text}**"
-            row.append(f"{text}<br>({paper_text(dataset, method)})")
-        rows.append(row)
-    return rows
 
 
 def _ways(found: Table) -> list[list[str]]:
@@ -153,7 +133,7 @@ def _ways(found: Table) -> list[list[str]]:
                 commit[:12] + "-dirty" * commit.endswith("-dirty") for commit in entry["commit"].split("+")
             )
             way = str(entry["seeds"]), f"{entry['rounds']:,}", engine, entry["device"], commits
-            rows.setdefault((DATASET_LABELS[dataset], *way), []).append(METHOD_LABELS[method])
+            rows.setdefault((data_set_label(dataset), *way), []).append(METHOD_LABELS[method])
     return [[dataset, "; ".join(names), *way] for (dataset, *way), names in rows.items()]
 
 
@@ -177,16 +157,15 @@ def _dropouts(records: Sequence[Record], found: Table) -> list[str]:
         f"Passed over as infeasible: {', '.join(map(str, passed)) or 'none'}.",
     ]
     shares = [
-        [DATASET_LABELS[dataset], METHOD_LABELS[method], *_shares(entry, sorted(draws))]
+        [data_set_label(dataset), METHOD_LABELS[method], *_shares(entry, sorted(draws))]
         for dataset, methods in found.items()
         for method, entry in methods.items()
         if entry["runs"][0]["decoded_share"] is not None
     ]
     if shares:
-        head = ["data set", "method", *(f"seed {seed}" for seed in sorted(draws))]
         sections += [
             "Share of the rounds that were decoded (at least 9 answers), and answers a round:",
-            _grid(head, shares),
+            _grid(["data set", "method", *(f"seed {seed}" for seed in sorted(draws))], shares),
         ]
     sections += [_infeasible(record) for record in records if not record.feasible]
     return sections
@@ -203,17 +182,12 @@ def _shares(entry: dict[str, Any], seeds: Sequence[int]) -> list[str]:
 def _infeasible(record: Record) -> str:
     result = record.result
     return (
-        f"An infeasible draw for comparison, {DATASET_LABELS[record.dataset]}, {METHOD_LABELS[record.method]}, draw "
+        f"An infeasible draw for comparison, {data_set_label(record.dataset)}, {METHOD_LABELS[record.method]}, draw "
         f"{record.header['dropout_seed']}: {result['reliable_clients']} reliable clients, "
         f"{result['mean_survivors']:.1f} answers a round, {100 * result['decoded_share']:.1f} % of "
         f"{record.header['rounds']:,} rounds decoded, {record.percent:.2f} % test accuracy. "
         "About a quarter of all draws leave fewer than 9 reliable clients."
     )
-
-
-def _notes(records: Sequence[Record]) -> list[str]:
-    notes = dict.fromkeys(note for record in records if (note := split_note(record)))
-    return [f"**Note.** {note}." for note in notes]
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,6 @@
 """Try it over Flower on one machine: a SuperLink and SuperNodes as users run them, with TLS and node authentication.
 
-As in federate.py, and beside it in the same folder:
+The folder is that of grpc_trial.py, and in it are also:
 
     FOLDER/app/          what `dresfl flower init` writes, started by `flwr run`
     FOLDER/flwr/         Flower's own home, with the address of the SuperLink
@@ -27,14 +27,16 @@ from typing import Any, final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dresfl.deploy.settings import Keys, ServerConfig, SiteConfig, load_party
+from dresfl.deploy.settings import ClientConfig, CoordinatorConfig, Keys, load_settings
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import to_toml
-from dresfl.files import load_tensors, write_atomic
+from dresfl.files import write_atomic
+from dresfl.model import weights_sha256
 from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
+from dresfl.storage.model_file import read_model
 
-from .grpc_trial import Faults, Trial, check_folder, told_of, write_sites, write_trial
+from .grpc_trial import Faults, Trial, check_folder, trial_result, write_clients, write_trial
 
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 60.0  # without a line in the log: then Flower is asked how the run stands
@@ -117,7 +119,7 @@ def federate_flower(
 
 
 def federate_simulation(trial: Trial, folder: Path, note: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Run a trial in Flower's simulation engine: all sites in a few processes of Ray, each with its own store."""
+    """Run a trial in Flower's simulation engine: all clients in a few processes of Ray, each with its own store."""
     if trial.kill:
         raise UsageError("simulated clients cannot be killed", "use --engine flower")
     folder, port, environment = _prepare(trial, folder)
@@ -125,7 +127,7 @@ def federate_simulation(trial: Trial, folder: Path, note: Callable[[str], None] 
     _write_connection(folder, connection + "options.backend.client-resources.num-cpus = 1\n")
     arguments = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
     command = [_command("flower-superlink"), *arguments, "--disable-runtime-dependency-installation"]
-    superlink = _Process("superlink", command, folder / "server", environment)
+    superlink = _Process("superlink", command, folder / "coordinator", environment)
     try:
         superlink.start()
         _wait_for_port(port, superlink)
@@ -138,30 +140,31 @@ def _prepare(trial: Trial, folder: Path) -> tuple[Path, int, dict[str, str]]:
     """Keys, configurations and the app in a new folder; the SuperLink's port and everybody's environment."""
     if importlib.util.find_spec("flwr") is None:
         raise UsageError("flwr is not installed", "pip install 'dresfl[flower]'")
-    if trial.kill_server:
-        raise UsageError("a killed SuperLink takes the run with it", "leave --kill-server to --engine grpc")
+    if trial.kill_coordinator:
+        raise UsageError("a killed SuperLink takes the run with it", "kill the coordinator with --engine grpc")
     check_folder(folder)
     config, folder, port = trial.run_config(), folder.resolve(), _free_port()
     write_trial(trial, folder)
     data = str(trial.data.resolve()) if trial.data else ""
     roster = Roster.load(folder / "roster.json")
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
-    write_sites(config, keys, data, folder, trial.clients, port)
+    write_clients(config, keys, data, folder, trial.clients, port)
     _adapt(folder, trial.clients)
     write_app(folder / "app")
     return folder, port, flower_environment(folder / "flwr")
 
 
 def _adapt(folder: Path, clients: int) -> None:
-    """What Flower needs otherwise: more patience, and a model at every site to compare at the end."""
-    server = load_party(ServerConfig, folder / "server" / "fed.toml")
-    network = dataclasses.replace(server.network, deadline=120.0, linger=90.0)
-    write_atomic(folder / "server" / "fed.toml", to_toml(dataclasses.replace(server, network=network)).encode())
+    """What Flower needs otherwise: more patience, and a model at every client to compare at the end."""
+    path = folder / "coordinator" / "fed.toml"
+    coordinator = load_settings(CoordinatorConfig, path)
+    network = dataclasses.replace(coordinator.network, deadline=120.0, linger=90.0)
+    write_atomic(path, to_toml(dataclasses.replace(coordinator, network=network)).encode())
     for i in range(clients):
         path = folder / f"site-{i}" / "site.toml"
-        site = load_party(SiteConfig, path)
+        client = load_settings(ClientConfig, path)
         model = str(path.parent / "model.safetensors")
-        write_atomic(path, to_toml(dataclasses.replace(site, model=model)).encode())
+        write_atomic(path, to_toml(dataclasses.replace(client, model=model)).encode())
 
 
 # -- processes -------------------------------------------------------------------------------------------------
@@ -197,12 +200,12 @@ def _processes(
     folder: Path, clients: int, port: int, workers: bool, environment: dict[str, str]
 ) -> Iterator[tuple[_Process, list[_Process]]]:
     """SuperLink and SuperNodes, started; ended whatever happens."""
-    authority, keys = folder / "ca" / "ca.cert.pem", folder / "server" / "keys"
+    authority, keys = folder / "ca" / "ca.cert.pem", folder / "coordinator" / "keys"
     _write_connection(folder, f'address = "127.0.0.1:{port}"\nroot-certificates = "{authority}"\n')
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
     arguments += ["--ssl-ca-certfile", str(authority), "--ssl-certfile", str(keys / "certificate.pem")]
     arguments += ["--ssl-keyfile", str(keys / "tls.key.pem"), "--disable-runtime-dependency-installation"]
-    superlink = _Process("superlink", [_command("flower-superlink"), *arguments], folder / "server", environment)
+    superlink = _Process("superlink", [_command("flower-superlink"), *arguments], folder / "coordinator", environment)
     nodes = []
     for i in range(clients):
         site = folder / f"site-{i}"
@@ -248,7 +251,7 @@ def _wait_for_port(port: int, process: _Process) -> None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
             return
         time.sleep(_POLL_SECONDS)
-    raise DresError(f"{process.name} does not listen", "see server/flower.log")
+    raise DresError(f"{process.name} does not listen", "see coordinator/flower.log")
 
 
 def flwr(arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
@@ -281,45 +284,46 @@ def _play(
     environment: dict[str, str],
     note: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Start the run, watch its log, do the deeds when their rounds come."""
+    """Start the run, watch its log, and cause the faults when their rounds come."""
     began, number, done = time.monotonic(), 0, False
     run_config = trial.run_config()
     faults = Faults.draw(trial, run_config.rounds, trial.needed(run_config))
-    config = f"server='{folder / 'server' / 'fed.toml'}' sites='{folder}'"
+    config = f"coordinator='{folder / 'coordinator' / 'fed.toml'}' sites='{folder}'"
     flwr(["run", str(folder / "app"), _CONNECTION, "--run-config", config, "--format", "json"], environment)
     note("the run is started")
-    log = _Lines(folder / "server" / "run" / "log.jsonl")
+    log = _Lines(folder / "coordinator" / "run" / "log.jsonl")
     heard = time.monotonic()
     while not done:
         now = time.monotonic()
         if now - heard > _SILENT_SECONDS:  # is it still there?
             heard = now
             if (status := _status(environment)).startswith("finished"):
-                raise DresError(f"the run ended too early: {status}", "see server/flower.log")
+                raise DresError(f"the run ended too early: {status}", "see coordinator/flower.log")
         if now - began > trial.limit or not superlink.running:
-            raise DresError("the run does not come to an end", "see server/flower.log and server/run/log.jsonl")
+            raise DresError("the run does not come to an end", "see the logs in coordinator/")
         for event in log.follow():
             heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
-            elif event["event"] in ("terms settled", "rounds", "joined", "back", "left", "shortage", "refused"):
+                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
+            elif event["event"] in ("terms settled", "rounds", "joined", "left", "shortage", "failed", "refused"):
                 note(" ".join(f"{key}={value}" for key, value in event.items() if key != "time"))
             done = done or event["event"] == "done"
         while faults.at and faults.at[0][0] <= number:
-            _, deed, client = faults.at.pop(0)
-            pid = nodes[client].kill() if deed == "kill" else nodes[client].start()
-            faults.done.append({"round": number, "deed": deed, "client": client, "pid": pid})
-            note(f"round {number}: {deed} {client} (pid {pid})")
+            _, fault, client = faults.at.pop(0)
+            pid = nodes[client].kill() if fault == "kill" else nodes[client].start()
+            faults.done.append({"round": number, "fault": fault, "client": client, "pid": pid})
+            note(f"round {number}: {fault} {client} (pid {pid})")
         for node in nodes:
             node.supervise()
         time.sleep(_POLL_SECONDS)
     until = time.monotonic() + _END_SECONDS
     while time.monotonic() < until and not _status(environment).startswith("finished"):
         time.sleep(_POLL_SECONDS)
-    summary = json.loads((folder / "server" / "run" / "summary.json").read_text())
-    told = [path for i in range(trial.clients) if (path := folder / f"site-{i}" / "model.safetensors").exists()]
-    return told_of(summary, trial, faults, [str(load_tensors(path)[1]["weights_sha256"]) for path in told], began)
+    summary = json.loads((folder / "coordinator" / "run" / "summary.json").read_text())
+    models = [path for i in range(trial.clients) if (path := folder / f"site-{i}" / "model.safetensors").exists()]
+    digests = [weights_sha256(read_model(path).weights) for path in models]
+    return trial_result(summary, trial, faults, digests, began)
 
 
 @final

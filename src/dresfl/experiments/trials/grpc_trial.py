@@ -1,11 +1,11 @@
-"""Try it on one machine: a coordinator and its sites as real processes on loopback, with fresh keys and real faults.
+"""Try it on one machine: a coordinator and its clients as real processes on loopback, with fresh keys and real faults.
 
     FOLDER/agreement.toml, ca/, roster.json      what all share
-    FOLDER/server/  fed.toml, keys/, run/        the coordinator
-    FOLDER/site-3/  site.toml, keys/, store/     a site
+    FOLDER/coordinator/  fed.toml, keys/, run/   the coordinator
+    FOLDER/site-3/  site.toml, keys/, store/     a client
     FOLDER/*/log.jsonl                           what each said
 
-Every party is started by the command that a real one would use: `dresfl server` and `dresfl client`.
+Each is started by the command that a real one would use: `dresfl serve` and `dresfl join`.
 """
 
 import contextlib
@@ -26,23 +26,24 @@ from dresfl.deploy.settings import (
     AgreedFederation,
     AgreedModel,
     AgreementFile,
+    ClientConfig,
+    ClientData,
     Connecting,
+    CoordinatorConfig,
     Keys,
     Listening,
-    ServerConfig,
-    SiteConfig,
-    SiteData,
     Test,
 )
+from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
-from dresfl.experiments.config import RunConfig, load_config, to_toml
+from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import build_network
 from dresfl.files import write_atomic
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
 
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.05
-_END_SECONDS = 10.0  # for a site to end after the coordinator
+_END_SECONDS = 10.0  # for a client to end after the coordinator
 
 
 @final
@@ -53,7 +54,7 @@ class Trial:
     preset: str = "digits"
     clients: int = 9
     kill: int = 0  # clients killed mid-run; one of them is restarted, more if the run could not go on otherwise
-    kill_server: bool = False  # SIGKILL the coordinator once, mid-run, and start it again
+    kill_coordinator: bool = False  # SIGKILL the coordinator once, mid-run, and start it again
     settings: tuple[str, ...] = ()
     seed: int = 0  # of who is killed and when
     data: Path | None = None
@@ -72,7 +73,7 @@ class Trial:
 
 
 @final
-class Party:
+class Process:
     """One process, its log, and how it ended."""
 
     def __init__(self, name: str, command: str, folder: Path, config: str) -> None:
@@ -132,26 +133,32 @@ class Party:
 # -- keys and configurations -----------------------------------------------------------------------------------
 
 
-def write_trial(trial: Trial, folder: Path) -> tuple[Party, list[Party]]:
-    """Fresh keys, a roster and everybody's configuration; the parties, not started."""
+def write_trial(trial: Trial, folder: Path) -> tuple[Process, list[Process]]:
+    """Fresh keys, a roster and everybody's configuration; the processes, not started."""
     config = trial.run_config()
     names = [f"site-{i}" for i in range(trial.clients)]
-    authority = CertificateAuthority.create()
-    authority.save(folder / "ca")
-    identities = {name: Identity.create(name) for name in ("server", *names)}
-    roster = Roster.create(identities["server"], identities["server"].card, [identities[name].card for name in names])
-    roster.save(folder / "roster.json")
+    roster = make_keys(folder, names)
     write_atomic(folder / "agreement.toml", to_toml(_agreement(config, trial.data)).encode())
-    for name, identity in identities.items():
-        identity.save(folder / name / "keys")
-        hosts = ["127.0.0.1", "localhost"] if name == "server" else []
-        certificate = authority.sign(certificate_request(identity), server=hosts)
-        write_atomic(folder / name / "keys" / "certificate.pem", certificate)
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
-    _write_server(config, keys, data, folder, "127.0.0.1:0")
-    server = Party("server", "server", folder / "server", "fed.toml")
-    return server, [Party(name, "client", folder / name, "site.toml") for name in names]
+    _write_coordinator(config, keys, data, folder, "127.0.0.1:0")
+    coordinator = Process("coordinator", "serve", folder / "coordinator", "fed.toml")
+    return coordinator, [Process(name, "join", folder / name, "site.toml") for name in names]
+
+
+def make_keys(folder: Path, names: list[str]) -> Roster:
+    """Fresh keys and certificates for a coordinator and these clients, and their roster."""
+    authority = CertificateAuthority.create()
+    authority.save(folder / "ca")
+    coordinator, *clients = (Identity.create(name) for name in ("coordinator", *names))
+    roster = Roster.create(coordinator, coordinator.card, [client.card for client in clients])
+    roster.save(folder / "roster.json")
+    for identity in (coordinator, *clients):
+        identity.save(folder / identity.name / "keys")
+        hosts = ["127.0.0.1", "localhost"] if identity is coordinator else []
+        certificate = authority.sign(certificate_request(identity), server=hosts)
+        write_atomic(folder / identity.name / "keys" / "certificate.pem", certificate)
+    return roster
 
 
 def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
@@ -169,8 +176,8 @@ def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
     return AgreementFile(config.rounds, agreed, config.seed, code)
 
 
-def _write_server(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:
-    server = ServerConfig(
+def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:
+    coordinator = CoordinatorConfig(
         name=config.name,
         agreement="../agreement.toml",
         folder="run",
@@ -181,17 +188,17 @@ def _write_server(config: RunConfig, keys: Keys, data: str, folder: Path, listen
         optimizer=config.optimizer,
         test=Test(dataset=config.data.dataset, folder=data),
     )
-    write_atomic(folder / "server" / "fed.toml", to_toml(server).encode())
+    write_atomic(folder / "coordinator" / "fed.toml", to_toml(coordinator).encode())
 
 
-def write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
+def write_clients(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
     for i in range(clients):
-        site = SiteConfig(
+        client = ClientConfig(
             agreement="../agreement.toml",
             folder="store",
             keys=keys,
-            network=Connecting(server=f"127.0.0.1:{port}", longest_delay=2.0),
-            data=SiteData(
+            network=Connecting(coordinator=f"127.0.0.1:{port}", longest_delay=2.0),
+            data=ClientData(
                 dataset=config.data.dataset,
                 folder=data,
                 partition=config.data.partition,
@@ -199,7 +206,7 @@ def write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients:
             ),
             threads=1,
         )
-        write_atomic(folder / f"site-{i}" / "site.toml", to_toml(site).encode())
+        write_atomic(folder / f"site-{i}" / "site.toml", to_toml(client).encode())
 
 
 # -- the run ---------------------------------------------------------------------------------------------------
@@ -210,7 +217,7 @@ def write_sites(config: RunConfig, keys: Keys, data: str, folder: Path, clients:
 class Faults:
     """What is to happen at which round, and what has."""
 
-    at: list[tuple[int, str, int]] = field(default_factory=list)  # round, deed, client
+    at: list[tuple[int, str, int]] = field(default_factory=list)  # round, fault, client
     done: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -222,19 +229,19 @@ class Faults:
         revived = victims[: max(1, len(victims) - spare)] if victims else []
         killed_at = {victim: number for number, _, victim in at}
         at += [(killed_at[victim] + max(1, rounds // 10), "restart", victim) for victim in revived]
-        if trial.kill_server:
-            at.append((generator.randrange(rounds // 4, 3 * rounds // 4), "kill server", -1))
+        if trial.kill_coordinator:
+            at.append((generator.randrange(rounds // 4, 3 * rounds // 4), "kill coordinator", -1))
         return cls(sorted(at))
 
     def take(self, number: int, short: bool) -> tuple[str, int] | None:
-        """The next deed that is due at a round; a restart at once, if the run is short of clients and would wait."""
-        alive = {client for _, deed, client in self.at if deed == "kill"}
+        """The next fault that is due at a round; a restart at once, if the run is short of clients and would wait."""
+        alive = {client for _, fault, client in self.at if fault == "kill"}
         for entry in sorted(self.at, key=lambda entry: (short and entry[1] != "restart", entry)):
-            at, deed, client = entry
-            restart = deed == "restart" and client not in alive
-            if (at <= number and deed != "restart") or (restart and (short or at <= number)):
+            at, fault, client = entry
+            restart = fault == "restart" and client not in alive
+            if (at <= number and fault != "restart") or (restart and (short or at <= number)):
                 self.at.remove(entry)
-                return deed, client
+                return fault, client
         return None
 
 
@@ -242,9 +249,9 @@ def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda te
     """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
     check_folder(folder)
     config = trial.run_config()
-    server, sites = write_trial(trial, folder)
-    with _ended(server, *sites):
-        return _federate(trial, config, folder, server, sites, note)
+    coordinator, clients = write_trial(trial, folder)
+    with _ended(coordinator, *clients):
+        return _federate(trial, config, folder, coordinator, clients, note)
 
 
 def check_folder(folder: Path) -> None:
@@ -254,42 +261,48 @@ def check_folder(folder: Path) -> None:
 
 
 def _federate(
-    trial: Trial, config: RunConfig, folder: Path, server: Party, sites: list[Party], note: Callable[[str], None]
+    trial: Trial,
+    config: RunConfig,
+    folder: Path,
+    coordinator: Process,
+    clients: list[Process],
+    note: Callable[[str], None],
 ) -> dict[str, Any]:
     until = time.monotonic() + trial.limit
     began = time.monotonic()
-    server.start()
-    port = int(_wait_for(server, "listening", min(until, began + _START_SECONDS))["port"])
+    coordinator.start()
+    port = int(_wait_for(coordinator, "listening", min(until, began + _START_SECONDS))["port"])
     roster = Roster.load(folder / "roster.json")
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
-    _write_server(config, keys, data, folder, f"127.0.0.1:{port}")  # started again, it is found where it was
-    write_sites(config, keys, data, folder, trial.clients, port)
+    _write_coordinator(config, keys, data, folder, f"127.0.0.1:{port}")  # started again, it is found where it was
+    write_clients(config, keys, data, folder, trial.clients, port)
     note(f"the coordinator listens on port {port}; starting {trial.clients} clients")
-    for site in sites:
-        site.start()
+    for client in clients:
+        client.start()
     faults = Faults.draw(trial, config.rounds, trial.needed(config))
-    first = _wait_for(server, "rounds", until)
+    first = _wait_for(coordinator, "rounds", until)
     note(
         f"sharing took {time.monotonic() - began:.1f} s with the start of all processes; rounds begin: {first['ready']}"
     )
-    _play(server, sites, faults, trial.needed(config), until, note)
-    summary = server.result()
-    told = [site for site in sites if _ends(site)]
-    answers = [site.result() for site in told]
-    return told_of(summary, trial, faults, [answer["weights_sha256"] for answer in answers], began)
+    _play(coordinator, clients, faults, trial.needed(config), until, note)
+    summary = coordinator.result()
+    results = [client.result() for client in clients if _ends(client)]
+    return trial_result(summary, trial, faults, [result["weights_sha256"] for result in results], began)
 
 
-def told_of(summary: dict[str, Any], trial: Trial, faults: Faults, digests: list[str], began: float) -> dict[str, Any]:
-    """A trial's result: the run's summary, the deeds, and whether the clients that heard of the end have its weights.
+def trial_result(
+    summary: dict[str, Any], trial: Trial, faults: Faults, digests: list[str], began: float
+) -> dict[str, Any]:
+    """A trial's result: the run's summary, the faults, and whether the clients that heard of the end have its weights.
 
-    digests: of the weights that each of them was told.
+    digests: of the weights that each of them was sent.
     """
     return {
         **summary,
         "clients": trial.clients,
-        "killed": sum(deed["deed"] == "kill" for deed in faults.done),
-        "restarted": sum(deed["deed"] == "restart" for deed in faults.done),
+        "killed": sum(fault["fault"] == "kill" for fault in faults.done),
+        "restarted": sum(fault["fault"] == "restart" for fault in faults.done),
         "faults": faults.done,
         "survivors": len(digests),
         "clients_agree": set(digests) <= {summary["weights_sha256"]},
@@ -298,63 +311,63 @@ def told_of(summary: dict[str, Any], trial: Trial, faults: Faults, digests: list
 
 
 def _play(
-    server: Party, sites: list[Party], faults: Faults, needed: int, until: float, note: Callable[[str], None]
+    coordinator: Process, clients: list[Process], faults: Faults, needed: int, until: float, note: Callable[[str], None]
 ) -> None:
-    """Watch the coordinator's progress and do the deeds when their rounds come."""
+    """Watch the coordinator's progress and cause the faults when their rounds come."""
     number = 0
-    while server.running:
+    while coordinator.running:
         if time.monotonic() > until:
-            raise DresError("the trial took too long", "see the parties' log.jsonl")
-        for event in server.follow():
+            raise DresError("the trial took too long", "see the log.jsonl of each process")
+        for event in coordinator.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * event['accuracy']:.1f} %")
-        while deed_of := faults.take(number, sum(site.running for site in sites) < needed):
-            deed, client = deed_of
-            pid = _do(deed, server, sites, client)
-            faults.done.append({"round": number, "deed": deed, "client": client, "pid": pid})
-            note(f"round {number}: {deed} {'' if client < 0 else client} (pid {pid})")
+                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
+        while due := faults.take(number, sum(client.running for client in clients) < needed):
+            fault, client = due
+            pid = _cause(fault, coordinator, clients, client)
+            faults.done.append({"round": number, "fault": fault, "client": client, "pid": pid})
+            note(f"round {number}: {fault} {'' if client < 0 else client} (pid {pid})")
         time.sleep(_POLL_SECONDS)
 
 
-def _do(deed: str, server: Party, sites: list[Party], client: int) -> int:
-    if deed == "kill server":
-        pid = server.kill()
-        server.start()
+def _cause(fault: str, coordinator: Process, clients: list[Process], client: int) -> int:
+    if fault == "kill coordinator":
+        pid = coordinator.kill()
+        coordinator.start()
         return pid
-    if deed == "kill":
-        return sites[client].kill()
-    sites[client].start()
-    return sites[client].process.pid
+    if fault == "kill":
+        return clients[client].kill()
+    clients[client].start()
+    return clients[client].process.pid
 
 
-def _wait_for(party: Party, event: str, until: float) -> dict[str, Any]:
-    """The first event of a name: the party's own sign that it is that far."""
+def _wait_for(process: Process, event: str, until: float) -> dict[str, Any]:
+    """The first event of a name: the process's own sign that it is that far."""
     while time.monotonic() < until:
-        for found in party.follow():
+        for found in process.follow():
             if found.get("event") == event:
                 return found
-        if not party.running:
-            party.result()
-            raise DresError(f"{party.name} ended before it said {event!r}")
+        if not process.running:
+            process.result()
+            raise DresError(f"{process.name} ended before it said {event!r}")
         time.sleep(_POLL_SECONDS)
-    raise DresError(f"{party.name} did not say {event!r} in time", "see its log.jsonl")
+    raise DresError(f"{process.name} did not say {event!r} in time", "see its log.jsonl")
 
 
-def _ends(site: Party) -> bool:
-    """Whether a site heard of the end: not if it is dead, or came back after the coordinator had gone."""
+def _ends(client: Process) -> bool:
+    """Whether a client heard of the end: not if it is dead, or came back after the coordinator had gone."""
     try:
-        return site.process.wait(_END_SECONDS) == 0
+        return client.process.wait(_END_SECONDS) == 0
     except subprocess.TimeoutExpired:
         return False
 
 
 @contextlib.contextmanager
-def _ended(*parties: Party) -> Iterator[None]:
+def _ended(*processes: Process) -> Iterator[None]:
     """Whatever happens, end what was started here."""
     try:
         yield
     finally:
-        for party in parties:
-            if party.running:
-                party.kill()
+        for process in processes:
+            if process.running:
+                process.kill()

@@ -1,5 +1,3 @@
 """Test vectors for other implementations."""
 
 from .round_vectors import FORMAT, check_vectors, make_vectors, write_vectors
-
-__all__ = ["FORMAT", "check_vectors", "make_vectors", "write_vectors"]

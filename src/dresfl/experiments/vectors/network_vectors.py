@@ -1,10 +1,8 @@
-"""Test vectors of the network: an agreement, its terms and identities, and every frame of SPEC.md once.
+"""Test vectors of the network: an agreement, its terms and identities, and every message of SPEC.md once.
 
 Bytes are hexadecimal. Keys and nonces are hashes of published strings: for testing and for nothing else.
 """
 
-import dataclasses
-import hashlib
 import struct
 import zlib
 from typing import Any
@@ -13,12 +11,11 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
-from dresfl.federation import NO_NONCE, Agreement, Terms, make_session, sharing_nonce
+from dresfl.federation import Agreement, Introduction, Terms, messages, sharing_nonce
+from dresfl.federation.enrolment import signed_begin
 from dresfl.field import SecretSeed
-from dresfl.model import Dense, Square
+from dresfl.model import Dense, Square, weights_sha256
 from dresfl.protocol import Client, Session, Task, num_slices, slice_range
-from dresfl.runtimes.grpc_runtime import frames
-from dresfl.runtimes.grpc_runtime.lobby import to_sign
 from dresfl.sealing import Roster, SealContext
 from dresfl.sealing.envelope import seal_with_ephemeral
 
@@ -28,12 +25,16 @@ _CLIENTS = ("alice", "bob.example", "carol", "dave", "erin")
 _ROWS = (2, 3, 1, 2, 2)
 _ROUND = 3
 _DEALER, _RECEIVER = 0, 1
+_HELD = (0, 9, 64)
 
 
 def make_network_vectors() -> dict[str, Any]:
-    """Five clients and a server: what they agree on, and one frame of each kind, client 1's where it matters."""
-    hub, clients = fixed_identity("hub"), [fixed_identity(name) for name in _CLIENTS]
-    roster = Roster.create(hub, hub.card, [client.card for client in clients])
+    """A coordinator and five clients: what they agree on, and one message of each kind.
+
+    Where a message belongs to one client, that is client 1.
+    """
+    coordinator, clients = fixed_identity("coordinator"), [fixed_identity(name) for name in _CLIENTS]
+    roster = Roster.create(coordinator, coordinator.card, [client.card for client in clients])
     agreement = Agreement(
         layers=(Dense(2), Square(), Dense(2, weight_bits=5, init=0.25)),
         input_shape=(3,),
@@ -48,37 +49,33 @@ def make_network_vectors() -> dict[str, Any]:
         roster=roster.digest,
     )
     own_bytes, run_nonce = fixed_secret("own bytes")[:16], fixed_secret("run nonce")[:16]
-    contributions = [fixed_secret(f"contribution {name}") for name in _CLIENTS]
-    nonce = sharing_nonce(own_bytes, contributions)
-    session = make_session(agreement, _ROWS, nonce, run_nonce)
+    contributions = tuple(fixed_secret(f"contribution {name}") for name in _CLIENTS)
+    terms = Terms(sharing_nonce(own_bytes, contributions), run_nonce, own_bytes, _ROWS, contributions)
+    session = terms.session(agreement)
     challenge = fixed_secret("challenge")[:16]
-    unsigned = frames.Begin(bytes(64), Terms(nonce, run_nonce, own_bytes, tuple(_ROWS), tuple(contributions)))
-    to_be_signed = to_sign(challenge, _RECEIVER, roster.digest, unsigned.body())
-    begin = dataclasses.replace(unsigned, signature=hub.sign("begin", to_be_signed))
-    hello = frames.Hello(agreement.digest, _ROWS[_RECEIVER], contributions[_RECEIVER], NO_NONCE, challenge)
+    introduction = Introduction(_ROWS[_RECEIVER], contributions[_RECEIVER])
     share, context, answer, task, later = _messages(session)
-    ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral frame"))
+    ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral network"))
     sealed = seal_with_ephemeral(ephemeral, clients[_DEALER], clients[_RECEIVER].member, context, share)
-    made: dict[str, Any] = {
-        "Hello": hello,
-        "Ready": frames.Ready(session.sharing_id),
-        "Reply": frames.Reply(_ROUND, answer),
-        "Reply to Done": frames.Reply(agreement.rounds, b""),
-        "Begin": begin,
-        "Weights": frames.Weights(task.encode(session)),
+    made: dict[str, messages.Message] = {
+        "Hello": messages.Hello(introduction, challenge, agreement.encode()),
+        "Holding": messages.Holding(_DEALER, sum(1 << number for number in _HELD)),
+        "Holding nothing": messages.Holding(_DEALER, 0),
+        "Ready": messages.Ready(session.sharing_id),
+        "Slice": messages.Slice(_RECEIVER, 0, sealed),
+        "Ack": messages.Ack(_DEALER, 0),
+        "Reject": messages.Reject(_DEALER, 0, "it does not open"),
+        "Answered": messages.Answered(_ROUND, answer),
+        "Informed": messages.Informed(agreement.rounds),
+        "Wait": messages.Wait("2 of 5 clients are missing"),
+        "Begin": signed_begin(coordinator, roster, _RECEIVER, challenge, terms),
+        "Request": messages.Request(_RECEIVER, 0),
+        "Relayed": messages.Relayed(_DEALER, 0, sealed),
+        "Weights": messages.Weights(task.encode(session)),
         "Delta": _delta(task, later),
-        "Done": frames.Done(Task(agreement.rounds, later.weights).encode(session)),
-        "Wait": frames.Wait("2 of 5 clients are missing"),
-        "Open": frames.Open(session.sharing_id),
-        "Request": frames.Request(_RECEIVER, 0),
-        "Slice from the dealer": frames.Slice(_RECEIVER, 0, sealed),
-        "Slice to the receiver": frames.Slice(_DEALER, 0, sealed),
-        "Holding": frames.Holding(_DEALER, frozenset({0, 9, 64})),
-        "Holding nothing": frames.Holding(_DEALER, frozenset()),
-        "Ack": frames.Ack(_DEALER, 0),
-        "Reject": frames.Reject(_DEALER, 0, "it does not open"),
+        "Done": messages.Done(Task(agreement.rounds, later.weights).encode(session)),
     }
-    encoded = {name: frame.encode() for name, frame in made.items()}
+    encoded = {name: message.encode() for name, message in made.items()}
     return {
         "clients": list(_CLIENTS),
         "roster_sha256": roster.digest,
@@ -87,7 +84,7 @@ def make_network_vectors() -> dict[str, Any]:
         "client_rows": list(_ROWS),
         "own_bytes": own_bytes.hex(),
         "contributions": [contribution.hex() for contribution in contributions],
-        "nonce": nonce.hex(),
+        "nonce": terms.nonce.hex(),
         "run_nonce": run_nonce.hex(),
         "moduli": [str(p) for p in session.field.moduli],
         "recovery_threshold": session.recovery_threshold,
@@ -96,12 +93,12 @@ def make_network_vectors() -> dict[str, Any]:
         "session_id": session.session_id.hex(),
         "challenge": challenge.hex(),
         "challenged": _RECEIVER,
-        "signed": to_be_signed.hex(),
         "mask_secrets": [fixed_secret(f"masks {i}").hex() for i in range(len(clients))],
         "share": share.hex(),
         "later_task": later.encode(session).hex(),
-        "held": [0, 9, 64],
-        "frames": {name: data.hex() for name, data in encoded.items()},
+        "later_weights_sha256": weights_sha256(later.weights),
+        "held": list(_HELD),
+        "messages": {name: data.hex() for name, data in encoded.items()},
         "refused": _refused(encoded),
     }
 
@@ -126,30 +123,35 @@ def _rows(count: int) -> tuple[Tensor, Tensor]:
     return inputs, torch.nn.functional.one_hot(torch.arange(count) % 2, 2).to(torch.int32)
 
 
-def _delta(base: Task, task: Task) -> frames.Delta:
+def _delta(base: Task, task: Task) -> messages.Delta:
     """Differences of one byte each; stored and not compressed, so that the bytes are those of every zlib."""
     raw = (task.weights - base.weights).to(torch.int8).numpy().tobytes()
     size, check = len(raw), zlib.adler32(raw)
     packed = b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + raw + struct.pack(">I", check)
-    digest = hashlib.sha256(task.weights.numpy().astype("<i4").tobytes()).digest()
-    return frames.Delta(task.round_number, base.round_number, 1, digest, packed)
+    digest = bytes.fromhex(weights_sha256(task.weights))
+    return messages.Delta(task.round_number, base.round_number, 1, digest, packed)
 
 
 def _refused(encoded: dict[str, bytes]) -> list[dict[str, str]]:
-    """Frames that must be refused where the frame named is expected."""
+    """Messages that must be refused where the message named is expected."""
     hello, begin = encoded["Hello"], encoded["Begin"]
+    version_1 = b"\x01\x01" + bytes(32 + 4 + 32 + 32 + 16)  # a Hello with the digest of an agreement
     cases = [
-        ("Hello", "an empty frame", b""),
+        ("Hello", "an empty message", b""),
         ("Hello", "another kind", encoded["Ready"]),
-        ("Hello", "an unknown version", hello[:1] + b"\x02" + hello[2:]),
-        ("Hello", "a byte less", hello[:-1]),
-        ("Hello", "a byte more", hello + b"\x00"),
+        ("Hello", "an unknown version", hello[:1] + b"\x03" + hello[2:]),
+        ("Hello", "version 1", version_1),
+        ("Hello", "too short", hello[:85]),
         ("Ready", "a byte more", encoded["Ready"] + b"\x00"),
-        ("Begin", "a site less than it says", begin[:-36]),
-        ("Begin", "a site more than it says", begin + bytes(36)),
+        ("Begin", "a client less than it says", begin[:-36]),
+        ("Begin", "a client more than it says", begin + bytes(36)),
+        ("Begin", "a byte less", begin[:-1]),
         ("Wait", "a text of 1,001 bytes", encoded["Wait"][:1] + b"x" * 1001),
+        ("Reject", "a text of 1,001 bytes", encoded["Reject"][:7] + b"x" * 1001),
         ("Request", "a byte less", encoded["Request"][:-1]),
         ("Ack", "a byte more", encoded["Ack"] + b"\x00"),
+        ("Informed", "a byte more", encoded["Informed"] + b"\x00"),
+        ("Answered", "no round", encoded["Answered"][:4]),
         ("Holding", "no dealer", encoded["Holding"][:2]),
     ]
-    return [{"expected": expected, "why": why, "frame": data.hex()} for expected, why, data in cases]
+    return [{"expected": expected, "why": why, "message": data.hex()} for expected, why, data in cases]

@@ -1,7 +1,7 @@
-"""Test vectors: one small round in full, envelopes and frames, for other implementations to be held against.
+"""Test vectors: one small round in full, envelopes and messages, for other implementations to compare themselves with.
 
-Numbers are decimal strings. Residues lie in [0, p). The "secrets" are fixed strings, published here: they are for
-testing and for nothing else.
+Numbers are decimal strings. Residues lie in [0, p). SPEC.md, section 15, gives the axes of every array. The "secrets"
+are hashes of published strings: they are for testing and for nothing else.
 """
 
 import hashlib
@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, UsageError
 from dresfl.field import Domain, PublicStream, SecretSeed
 from dresfl.files import write_atomic
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
 
-FORMAT = "dresfl vectors 3"
+FORMAT = "dresfl vectors 4"
 _ROUND = 3
 _ABSENT = 4  # this client does not answer
 
@@ -29,7 +30,8 @@ def make_vectors() -> dict[str, Any]:
     from .sealing_vectors import make_sealing_vectors
 
     network = Network((Dense(2), Square(), Dense(2)), (3,), input_bits=2, weight_bits=4)
-    session = Session(network, 10, 2, 1, batch_size=3, client_rows=(2, 3, 1, 2, 2, 3, 2, 2, 1, 2), seed=7)
+    parameters = CodeParameters(10, num_shards=2, batch_size=3)
+    session = Session(network, parameters, client_rows=(2, 3, 1, 2, 2, 3, 2, 2, 1, 2), seed=7)
     field, code = session.field, session.code
     data = [_rows(i, rows) for i, rows in enumerate(session.client_rows)]
     secrets = [hashlib.sha256(b"dresfl vectors client %d" % i).digest() for i in range(session.num_clients)]
@@ -82,7 +84,7 @@ def make_vectors() -> dict[str, Any]:
         "shares": [[residues(share.residues) for share in dealt] for dealt in shares],
         "weights": _strings(weights),
         "batch": [list(pair) for pair in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)],
-        "uploads": [residues(answer.residues) for answer in answers],
+        "answers": [residues(answer.residues) for answer in answers],
         "survivors": survivors,
         "decoded": [str(x) for x in field.lift_exact(decoded)],
         "messages": {

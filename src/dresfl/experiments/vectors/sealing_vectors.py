@@ -1,4 +1,4 @@
-"""Test vectors of sealing: three parties, their cards and roster, envelopes that open and envelopes that must not.
+"""Test vectors of sealing: three participants, their cards and roster, envelopes that open and envelopes that must not.
 
 Bytes are hexadecimal. The secret keys are hashes of published strings: for testing and for nothing else.
 """
@@ -17,19 +17,19 @@ _PLAINTEXTS = (b"", b"one byte more than a block of ChaCha20, which has sixty-fo
 
 
 def make_sealing_vectors() -> dict[str, Any]:
-    """Everything about one roster of two clients and a server, and envelopes from client 0 to client 1."""
-    hub, alice, bob = (fixed_identity(name) for name in ("hub", "alice", "bob.example"))
-    roster = Roster.create(alice, hub.card, [alice.card, bob.card])
+    """Everything about one roster of a coordinator and two clients, and envelopes from client 0 to client 1."""
+    coordinator, alice, bob = (fixed_identity(name) for name in ("coordinator", "alice", "bob.example"))
+    roster = Roster.create(alice, coordinator.card, [alice.card, bob.card])
     sharing_id = fixed_secret("sharing")[:16]
     contexts = [SealContext(sharing_id, 0, 1, i, len(_PLAINTEXTS)) for i in range(len(_PLAINTEXTS))]
     envelopes = [
         _envelope(alice, bob, context, plaintext) for context, plaintext in zip(contexts, _PLAINTEXTS, strict=True)
     ]
     return {
-        "parties": [_party(identity) for identity in (hub, alice, bob)],
+        "participants": [_participant(identity) for identity in (coordinator, alice, bob)],
         "roster": {
             "maker": "alice",
-            "server": "hub",
+            "server": "coordinator",
             "clients": ["alice", "bob.example"],
             "digest": roster.digest,
             "fingerprint": roster.fingerprint,
@@ -46,12 +46,12 @@ def fixed_secret(what: str) -> bytes:
 
 
 def fixed_identity(name: str) -> Identity:
-    """A party of the vectors."""
+    """A participant of the vectors."""
     tls_key = ec.derive_private_key(int.from_bytes(fixed_secret(f"tls {name}"), "big"), ec.SECP256R1())
     return Identity(name, fixed_secret(f"sealing {name}"), fixed_secret(f"signing {name}"), tls_key)
 
 
-def _party(identity: Identity) -> dict[str, str]:
+def _participant(identity: Identity) -> dict[str, str]:
     member = identity.member
     return {
         "name": member.name,

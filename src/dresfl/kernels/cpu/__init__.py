@@ -1,8 +1,9 @@
 """The CPU's kernels: product and reduction in one pass over memory, compiled where Numba is installed.
 
-Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does each step, in more
-passes; residues then are congruent, and equal once canonical. Tensors carry the channel axis first, (M, ...);
-`moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where sharing pays.
+Exact on every path. Without Numba (the extra `fast`), or for tensors of another kind, torch does the steps one by one;
+its residues are congruent to the compiled ones, and equal to them once canonical. Tensors carry the channel axis
+first, (M, ...); `moduli` and `inverses` are (M,) float64. Threads: as many as `torch.get_num_threads()` says, where
+sharing pays.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -20,13 +22,15 @@ from torch import Tensor
 from dresfl.kernels import chacha20 as _chacha20
 from dresfl.kernels import residues as _residues
 
-from . import compiled
+_compiled: Any = None
+if find_spec("numba") is not None:
+    from . import compiled
 
-_compiled: Any = compiled if compiled.available else None
+    _compiled = None if compiled.numba.config.DISABLE_JIT else compiled
 
 _EXACT = _residues.exact_inner_length(1, 1)
 
-# A sum that a product starts from, the bias or what came before, is at most this.
+# A long product is summed in passes; the sum that a pass starts from is at most this.
 _START = 2**24
 
 # Below these, handing work to another thread costs more than it saves (about 25 µs a call).
@@ -36,16 +40,12 @@ _PARALLEL_BLOCKS = 2**12
 _PARALLEL_DIGITS = 2**15
 
 
-def is_compiled() -> bool:
-    """Whether the compiled kernels are in use."""
-    return _compiled is not None
-
-
 def keep_freed_memory(limit: int = 2**30) -> bool:
     """Let this process keep up to `limit` bytes that it has freed; returns whether the C library agreed.
 
-    glibc hands large blocks back to the kernel on every free, and each round would fault all its pages in again:
-    8,700 faults, a third of the time of nine clients' gradients. For programs to call as they start, not for libraries.
+    glibc hands large blocks back to the operating system on every free, and each round would fetch all its pages again:
+    8,700 page faults, a third of the time of nine clients' gradients. A program may call this as it starts; a library
+    should not.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -60,8 +60,9 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"dresfl-{process}")
 
 
-def _share(kernel: Callable[..., None], units: int, large: bool, *arguments: Any) -> None:
-    """kernel(first, last, *arguments) over [0, units), on torch's number of threads if `large`."""
+def _share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[float, ...], *tensors: Tensor) -> None:
+    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on torch's number of threads if `large`."""
+    arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
     threads = min(torch.get_num_threads(), units) if large else 1
     if threads < 2:
         kernel(0, units, *arguments)
@@ -97,32 +98,20 @@ def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     if not _fits(x, moduli, inverses) or not x.is_contiguous():
         return _residues.reduce_(x, moduli, inverses)
     channels, columns = _flat(x)
-    addresses = x.data_ptr(), moduli.data_ptr(), inverses.data_ptr()
-    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, channels, columns, *addresses)
-    return x
-
-
-def canonical_(x: Tensor, moduli: Tensor) -> Tensor:
-    """Take the last step from |r| ≤ p/2 + SLACK to the unique |r| ≤ (p−1)/2, in place."""
-    if not _fits(x, moduli, moduli) or not x.is_contiguous():
-        return _residues.canonical_(x, moduli)
-    channels, columns = _flat(x)
-    large = x.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.canonical, columns, large, channels, columns, x.data_ptr(), moduli.data_ptr())
+    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, (channels, columns), x, moduli, inverses)
     return x
 
 
 def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     """int32 totals (M,...) -> symmetric residues int8, for odd moduli (M,) below 256."""
-    wide = moduli.to(torch.float64)
+    p = moduli.to(torch.float64)
     if _compiled is None or totals.dtype != torch.int32 or totals.device.type != "cpu" or not totals.is_contiguous():
-        reduced = _residues.reduce_(totals.to(torch.float64), wide, 1.0 / wide)
-        return _residues.canonical_(reduced, wide).to(torch.int8)
+        reduced = _residues.reduce_(totals.to(torch.float64), p, 1.0 / p)
+        return _residues.canonical_(reduced, p).to(torch.int8)
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    addresses = totals.data_ptr(), wide.data_ptr(), out.data_ptr()
-    _share(_compiled.bytes_of_totals, columns, large, channels, columns, *addresses)
+    _share(_compiled.bytes_of_totals, columns, large, (channels, columns), totals, p, out)
     return out
 
 
@@ -135,9 +124,8 @@ def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
         return _residues.reduce_(everywhere.clone(), moduli, inverses)
     values = values.contiguous()
     out = torch.empty(everywhere.shape, dtype=torch.float64)
-    addresses = values.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr()
-    large = out.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.embed, values.numel(), large, channels, values.numel(), *addresses)
+    columns, large = values.numel(), out.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.embed, columns, large, (channels, columns), values, moduli, inverses, out)
     return out
 
 
@@ -157,17 +145,16 @@ def _broadcast(a: Tensor, b: Tensor) -> tuple[int, int, int] | None:
     return (columns // last, last, last) if b.shape[-1] == last and b.numel() == channels * last else None
 
 
-def _combine(products: bool, a: Tensor, b: Tensor, factor: float, moduli: Tensor, inverses: Tensor) -> Tensor:
+def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a·b or a + sign·b, elementwise, reduced."""
     shape = _broadcast(a, b) if _fits(a, moduli, inverses) and _usable(b) else None
     if shape is None:
-        return _residues.reduce_(a * b * factor if products else a + b * factor, moduli, inverses)
+        return _residues.reduce_(a * b if products else a + b * sign, moduli, inverses)
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
-    _share(
-        _compiled.combine, columns, a.numel() >= _PARALLEL_ELEMENTS, a.shape[0], rows, columns, b_columns, products,
-        factor, a.data_ptr(), b.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), out.data_ptr(),
-    )  # fmt: skip
+    numbers, large = (a.shape[0], rows, columns, b_columns, products, sign), a.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
     return out
 
 
@@ -186,80 +173,41 @@ def mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor
     return _combine(True, a, b, 1.0, moduli, inverses)
 
 
-def double_mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """2·a·b, elementwise, reduced: what the square's derivative needs, 2·x·delta."""
-    return _combine(True, a, b, 2.0, moduli, inverses)
-
-
-def square_reduce(a: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """a², elementwise, reduced."""
-    return _combine(True, a, a, 1.0, moduli, inverses)
-
-
-def scale_reduce(a: Tensor, factors: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """a·factor, one symmetric residue as the factor of each channel, factors (M,), reduced."""
-    return _combine(True, a, factors.view(-1, *[1] * (a.dim() - 1)), 1.0, moduli, inverses)
-
-
 # -- products ----------------------------------------------------------------------------------------------------
 
 
-def matmul(
-    left: Tensor,
-    right: Tensor,
-    moduli: Tensor,
-    inverses: Tensor,
-    left_bound: int,
-    right_bound: int,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """left @ right + bias modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
+def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_bound: int, right_bound: int) -> Tensor:
+    """left @ right modulo each channel's modulus, for |left| ≤ left_bound and |right| ≤ right_bound.
 
-    (M,...,m,n) @ (M,...,n,k) or (n,k), the same in every channel, + residues (M,k) -> (M,...,m,k), written to `out` if
-    that is given; it overlaps neither factor. Any strides will do: transposed factors and slices are not copied.
-    Sums longer than float64 holds exactly are reduced on the way, in registers.
+    (M,...,m,n) @ (M,...,n,k) or (n,k), the same in every channel -> (M,...,m,k). Any strides will do: transposed
+    factors and slices are not copied. Sums longer than float64 holds exactly are reduced on the way, in registers.
 
     >>> constants = torch.tensor([101.0], dtype=torch.float64), torch.tensor([1 / 101], dtype=torch.float64)
     >>> left, right = torch.full((1, 1, 3), 50.0).double(), torch.full((1, 3, 2), 49.0).double()
-    >>> matmul(left, right, *constants, 50, 50, torch.tensor([[1.0, 2.0]]).double()).tolist() == [
-    ...     [[3 * 50 * 49 + 1 - 73 * 101, 3 * 50 * 49 + 2 - 73 * 101]]
-    ... ]
+    >>> matmul(left, right, *constants, 50, 50).tolist() == [[[3 * 50 * 49 - 73 * 101] * 2]]
     True
     """
     step = (_EXACT - _START) // max(1, left_bound * right_bound)
-    if step < 1 or not _fits(left, moduli, inverses) or not _regular(left, right, bias, out):
-        result = _residues.matmul(left, right, moduli, inverses, left_bound, right_bound)
-        if bias is not None:
-            result = add_reduce(result, bias.view(len(bias), *[1] * (result.dim() - 2), -1), moduli, inverses)
-        return result if out is None else out.copy_(result)
+    if step < 1 or not _fits(left, moduli, inverses) or not _regular(left, right):
+        return _residues.matmul(left, right, moduli, inverses, left_bound, right_bound)
     rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     matrices = left.numel() // (rows * inner)
-    if out is None:
-        out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
+    out = torch.empty((*left.shape[:-1], columns), dtype=torch.float64)
     large = out.numel() * inner >= _PARALLEL_PRODUCTS
-    _share(
-        _compiled.product, matrices * -(-columns // _compiled.WIDTH), large,
-        matrices // left.shape[0], rows, inner, columns, step, moduli.data_ptr(), inverses.data_ptr(),
-        left.data_ptr(), *_strides(left), right.data_ptr(), *_strides(right),
-        *((0, 0, 0) if bias is None else (bias.data_ptr(), 8 * bias.stride(0), 8 * bias.stride(1))),
-        out.data_ptr(), *_strides(out)[:3],
-    )  # fmt: skip
+    numbers = matrices // left.shape[0], rows, inner, columns, step, *_strides(left), *_strides(right), *_strides(out)
+    units = matrices * -(-columns // _compiled.WIDTH)
+    _share(_compiled.product, units, large, numbers, moduli, inverses, left, right, out)
     return out
 
 
-def _regular(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor | None) -> bool:
+def _regular(left: Tensor, right: Tensor) -> bool:
     """Whether the shapes are a code's, (M,m,n), or a network's, (M,N,m,n), or one right factor serves every channel."""
     dims, shape = left.dim(), right.shape
     if dims not in (3, 4) or not _usable(right) or not right.numel() or shape[-2] != left.shape[-1]:
         return False
     if right.dim() != 2 and (right.dim() != dims or shape[0] != left.shape[0]):
         return False
-    if right.dim() == 4 and shape[1] not in (1, left.shape[1]):
-        return False
-    if bias is not None and not (_usable(bias) and bias.shape == (left.shape[0], shape[-1])):
-        return False
-    return out is None or (_usable(out) and out.shape == (*left.shape[:-1], shape[-1]) and out.stride(-1) == 1)
+    return right.dim() != 4 or shape[1] in (1, left.shape[1])
 
 
 def _strides(x: Tensor) -> tuple[int, int, int, int]:
@@ -278,11 +226,10 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     """Symmetric mixed-radix digits (M,...) of symmetric residues (M,...); None where nothing is compiled."""
     if not _fits(residues, moduli, inverses) or garner.shape != (len(moduli), len(moduli)):
         return None
-    digits = canonical_(residues.clone(memory_format=torch.contiguous_format), moduli)
+    digits = residues.clone(memory_format=torch.contiguous_format)
     channels, columns = _flat(digits)
-    garner = garner.contiguous()
-    addresses = digits.data_ptr(), moduli.data_ptr(), inverses.data_ptr(), garner.data_ptr()
-    _share(_compiled.mixed_radix, columns, digits.numel() >= _PARALLEL_DIGITS, channels, columns, *addresses)
+    large, garner = digits.numel() >= _PARALLEL_DIGITS, garner.contiguous()
+    _share(_compiled.mixed_radix, columns, large, (channels, columns), digits, moduli, inverses, garner)
     return digits
 
 
@@ -292,9 +239,8 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
         return None
     digits, radix = digits.contiguous(), radix.contiguous()
     out = torch.empty(digits.shape[1], dtype=torch.float64)
-    addresses = digits.data_ptr(), radix.data_ptr(), out.data_ptr()
     large = digits.numel() >= _PARALLEL_DIGITS
-    _share(_compiled.nearest, digits.shape[1], large, *digits.shape, radix.shape[0], *addresses)
+    _share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
     return out
 
 
@@ -304,14 +250,14 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
 def pack(residues: Tensor, moduli: Tensor, size: int) -> bytes:
     """Residues (M,...), |r| < p, as little-endian integers in [0, p) of `size` ≤ 4 bytes, channel-major."""
     if not _fits(residues, moduli, moduli):
-        p = moduli.view(-1, *[1] * (residues.dim() - 1))
+        p = _residues.per_channel(moduli, residues)
         words = torch.where(residues < 0, residues + p, residues).to(torch.int32).contiguous()
         return words.view(torch.uint8).view(-1, 4)[:, :size].numpy().tobytes()
     residues = residues.contiguous()
     channels, columns = _flat(residues)
     out = torch.empty(channels * columns * size, dtype=torch.uint8)
-    addresses = residues.data_ptr(), moduli.data_ptr(), out.data_ptr()
-    _share(_compiled.pack, columns, residues.numel() >= _PARALLEL_ELEMENTS, channels, columns, size, *addresses)
+    large = residues.numel() >= _PARALLEL_ELEMENTS
+    _share(_compiled.pack, columns, large, (channels, columns, size), residues, moduli, out)
     return out.numpy().tobytes()
 
 
@@ -326,7 +272,7 @@ def unpack(packed: Tensor, shape: Sequence[int], moduli: Tensor, size: int) -> T
     if not _fits(out, moduli, moduli) or packed.device.type != "cpu":
         powers = torch.tensor([256.0**i for i in range(size)], dtype=torch.float64)
         words = (packed.view(-1, size).to(torch.float64) @ powers).view(full)
-        wrong = bool((words >= moduli.view(-1, *[1] * len(shape))).any())
+        wrong = bool((words >= _residues.per_channel(moduli, words)).any())
         return None if wrong else _residues.canonical_(words, moduli)
     packed = packed.contiguous()
     addresses = packed.data_ptr(), moduli.data_ptr(), out.data_ptr()
@@ -341,8 +287,7 @@ def chacha20_blocks(keys: Tensor, counters: Tensor, nonces: Tensor) -> Tensor:
     if _compiled is None or not blocks or not regular or (keys.shape, nonces.shape) != ((blocks, 8), (blocks, 3)):
         return _chacha20.chacha20_blocks(keys, counters, nonces)
     out = torch.empty((blocks, 16), dtype=torch.int32)
-    where = [value for x in inputs for value in (x.data_ptr(), *(4 * stride for stride in x.stride()))]
-    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, *where, out.data_ptr())
+    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, (), *[x.contiguous() for x in inputs], out)
     return out
 
 

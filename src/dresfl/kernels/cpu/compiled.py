@@ -1,12 +1,13 @@
 """The compiled kernels behind `dresfl.kernels.cpu`: Numba, with vector code written as LLVM IR where it pays.
 
-For use only where `available`. Nothing here checks its arguments: `dresfl.kernels.cpu` does. Every kernel releases the
-GIL and works on a range of units, so that threads can share a call; each is compiled on first use and kept on disk.
+For use only where Numba is installed. Nothing here checks its arguments: `dresfl.kernels.cpu` does. Every kernel
+releases the GIL and works on a range of units, so that threads can share a call; each is compiled on first use and kept
+on disk. The file is long because all its kernels share the vector helpers at its start.
 
 Two inner loops are vector IR (LLVM makes the machine's instructions of it, AVX-512, AVX2 or NEON):
 
 - a tile of ROWS × WIDTH results that stays in registers over the whole inner length, is reduced there, and is
-  written once: product, bias and reduction in one pass over memory;
+  written once: product and reduction in one pass over memory;
 - the ChaCha20 rounds of LANES32 blocks side by side.
 
 Addresses and strides are integers, in bytes. All is in one file because Numba recompiles a kernel when the file
@@ -14,30 +15,20 @@ it stands in changes, and only then.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, TypeVar
 
+import llvmlite.binding as _llvm
+import numba
 import numpy as np
-
-numba: Any = None
-try:
-    numba = import_module("numba")
-except ImportError:
-    available = False
-else:
-    available = not numba.config.DISABLE_JIT
-    _types: Any = numba.types
-    _intrinsic: Any = import_module("numba.extending").intrinsic
-    _declare: Any = import_module("numba.core.cgutils").get_or_insert_function
-    _ir: Any = import_module("llvmlite.ir")
-    _llvm: Any = import_module("llvmlite.binding")
+from llvmlite import ir as _ir
+from numba import types as _types
+from numba.core.cgutils import get_or_insert_function as _declare
+from numba.extending import intrinsic as _intrinsic
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _jit(function: _Function) -> _Function:
-    if not available:
-        return function
     # "contract" allows multiply-add, and no other liberty: x − p·q then is exact up to |x| = 2^53
     options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
     try:
@@ -49,8 +40,6 @@ def _jit(function: _Function) -> _Function:
 
 def _shape() -> tuple[int, int, int]:
     """Lanes of a float64 vector, rows and vectors of a tile: as many results as the registers hold."""
-    if not available:
-        return 2, 4, 2
     features = str(numba.config.CPU_FEATURES or _llvm.get_host_cpu_features().flatten()).split(",")
     if "+avx512f" in features:
         return 8, 8, 2  # 16 of 32 registers: no other shape was faster, and this one divides 64
@@ -71,9 +60,8 @@ _FAR = 1024
 
 # -- vector IR -------------------------------------------------------------------------------------------------
 
-if available:
-    _I32, _I64, _F64 = _ir.IntType(32), _ir.IntType(64), _ir.DoubleType()
-    _VF, _VI = _ir.VectorType(_F64, LANES), _ir.VectorType(_I32, LANES32)
+_I32, _I64, _F64 = _ir.IntType(32), _ir.IntType(64), _ir.DoubleType()
+_VF, _VI = _ir.VectorType(_F64, LANES), _ir.VectorType(_I32, LANES32)
 _FUSE = ("contract",)  # multiply-add where the machine has it; both forms are exact here
 
 
@@ -257,34 +245,35 @@ def _to_pointer() -> Any:
     return _intrinsic(pointer)
 
 
-if available:
-    _tile_of_rows, _tile_of_one = _tile(ROWS), _tile(1)
-    _copy, _copy_in, _copy_out = _copy_row(False, False), _copy_row(True, False), _copy_row(False, True)
-    _rounds = _chacha20_rounds()
-    _read, _write = _access(_F64, _types.float64, False), _access(_F64, _types.float64, True)
-    _pointer = _to_pointer()
-    _read32, _write32 = _access(_I32, _types.int32, False), _access(_I32, _types.int32, True)
+_tile_of_rows, _tile_of_one = _tile(ROWS), _tile(1)
+_copy, _copy_in, _copy_out = _copy_row(False, False), _copy_row(True, False), _copy_row(False, True)
+_rounds = _chacha20_rounds()
+_read, _write = _access(_F64, _types.float64, False), _access(_F64, _types.float64, True)
+_pointer = _to_pointer()
+_read32, _write32 = _access(_I32, _types.int32, False), _access(_I32, _types.int32, True)
 
 # -- products --------------------------------------------------------------------------------------------------
 
 
 @_jit
 def product(
-    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int, moduli: int, inverses: int,
-    left: int, left_m: int, left_n: int, left_row: int, left_k: int,
-    right: int, right_m: int, right_n: int, right_k: int, right_column: int,
-    bias: int, bias_m: int, bias_column: int,
-    out: int, out_m: int, out_n: int, out_row: int,
+    first: int, last: int, batch: int, rows: int, inner: int, columns: int, step: int,
+    left_m: int, left_n: int, left_row: int, left_k: int,
+    right_m: int, right_n: int, right_k: int, right_column: int,
+    out_m: int, out_n: int, out_row: int, _out_column: int,
+    moduli: int, inverses: int, left: int, right: int, out: int,
 ) -> None:  # fmt: skip
-    """out = left @ right + bias, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
+    """out = left @ right, reduced, over units first ≤ u < last; a unit is WIDTH columns of one of the matrices.
 
-    left (M,batch,rows,inner), right (M,batch,inner,columns), bias (M,columns), out contiguous along its columns.
+    left (M,batch,rows,inner), right (M,batch,inner,columns), out contiguous along its columns.
     """
     deep = min(inner, DEPTH)
     room = np.empty((deep + ROWS + 1) * WIDTH + 8, np.float64)
     panel = (room.ctypes.data + 63) // 64 * 64
     spill = panel + deep * WIDTH * 8
-    starts = spill + ROWS * WIDTH * 8
+    zeros = spill + ROWS * WIDTH * 8  # what a sum starts from
+    for j in range(WIDTH):
+        _write(zeros + j * 8, 0.0)
     held = 0  # what the panel is a copy of
     panels = (columns + WIDTH - 1) // WIDTH
     for unit in range(first, last):
@@ -295,11 +284,6 @@ def product(
         x0 = left + m * left_m + n * left_n
         y0 = right + m * right_m + n * right_n + column * right_column
         out0 = out + m * out_m + n * out_n + column * 8
-        for j in range(WIDTH):
-            value = 0.0
-            if bias != 0 and j < width:
-                value = _read(bias + m * bias_m + (column + j) * bias_column)
-            _write(starts + j * 8, value)
         for k in range(0, inner, DEPTH):
             depth = min(DEPTH, inner - k)
             y, y_k = y0 + k * right_k, right_k
@@ -328,7 +312,7 @@ def product(
                         count = 1
                     else:
                         row = rows - ROWS
-                start, start_row = starts, 0
+                start, start_row = zeros, 0
                 target, target_row = out0 + row * out_row, out_row
                 if width < WIDTH:
                     target, target_row = spill, WIDTH * 8
@@ -385,19 +369,6 @@ def embed(
 
 
 @_jit
-def canonical(first: int, last: int, channels: int, columns: int, x: int, p: int) -> None:
-    """The last step to |r| ≤ (p−1)/2, in place."""
-    matrix = numba.carray(_pointer(x), (channels, columns), np.float64)
-    for m in range(channels):
-        modulus, row = _read(p + 8 * m), matrix[m, first:last]
-        half = (modulus - 1) / 2
-        for i in range(row.size):
-            value = row[i]
-            value = value - modulus if value > half else value
-            row[i] = value + modulus if value < -half else value
-
-
-@_jit
 def bytes_of_totals(first: int, last: int, channels: int, columns: int, totals: int, p: int, out: int) -> None:
     """int32 totals to symmetric residues int8: one pass in, one out."""
     matrix = numba.carray(_pointer(totals), (channels, columns), np.int32)
@@ -412,10 +383,10 @@ def bytes_of_totals(first: int, last: int, channels: int, columns: int, totals: 
 
 @_jit
 def combine(
-    first: int, last: int, channels: int, rows: int, columns: int, b_columns: int, products: bool, factor: float,
+    first: int, last: int, channels: int, rows: int, columns: int, b_columns: int, products: bool, sign: float,
     a: int, b: int, p: int, inverses: int, out: int,
 ) -> None:  # fmt: skip
-    """out = a + factor·b or factor·a·b, reduced: a and out (M,r,n), b (M,n), the same for every row, or (M,1)."""
+    """out = a·b or a + sign·b, reduced: a and out (M,r,n), b (M,n), the same for every row, or (M,1)."""
     lefts = numba.carray(_pointer(a), (channels, rows, columns), np.float64)
     rights = numba.carray(_pointer(b), (channels, b_columns), np.float64)
     results = numba.carray(_pointer(out), (channels, rows, columns), np.float64)
@@ -427,16 +398,16 @@ def combine(
                 right = b_row[first:last]
                 if products:
                     for i in range(result.size):
-                        value = factor * left[i] * right[i]
+                        value = left[i] * right[i]
                         result[i] = value - modulus * np.rint(value * inverse)
                 else:
                     for i in range(result.size):
-                        value = left[i] + factor * right[i]
+                        value = left[i] + sign * right[i]
                         result[i] = value - modulus * np.rint(value * inverse)
             else:
-                scale, term = (factor * b_row[0], 0.0) if products else (1.0, factor * b_row[0])
+                factor, term = (b_row[0], 0.0) if products else (1.0, sign * b_row[0])
                 for i in range(result.size):
-                    value = scale * left[i] + term
+                    value = factor * left[i] + term
                     result[i] = value - modulus * np.rint(value * inverse)
 
 
@@ -447,10 +418,16 @@ _BLOCK = 256  # columns whose digits of all channels stay in the first-level cac
 def mixed_radix(
     first: int, last: int, channels: int, columns: int, digits: int, p: int, inverses: int, garner: int
 ) -> None:  # fmt: skip
-    """Garner's conversion, in place: canonical residues (M,n) -> symmetric mixed-radix digits."""
+    """Garner's conversion, in place: residues (M,n), |r| ≤ p/2 + 2 -> symmetric mixed-radix digits."""
     matrix = numba.carray(_pointer(digits), (channels, columns), np.float64)
     for low in range(first, last, _BLOCK):
         high = min(low + _BLOCK, last)
+        modulus, row = _read(p), matrix[0, low:high]  # the first residue, once canonical, is the first digit
+        half = (modulus - 1) / 2
+        for i in range(row.size):
+            value = row[i]
+            value = value - modulus if value > half else value
+            row[i] = value + modulus if value < -half else value
         for source in range(channels - 1):
             known = matrix[source, low:high]
             for m in range(source + 1, channels):
@@ -551,11 +528,8 @@ def unpack(channels: int, columns: int, size: int, octets: int, p: int, out: int
 
 
 @_jit
-def chacha20(
-    first: int, last: int, keys: int, key_row: int, key_word: int, counters: int, counter_row: int,
-    nonces: int, nonce_row: int, nonce_word: int, out: int,
-) -> None:  # fmt: skip
-    """Blocks first ≤ b < last into out (blocks,16)."""
+def chacha20(first: int, last: int, keys: int, counters: int, nonces: int, out: int) -> None:
+    """Blocks first ≤ b < last of keys (blocks,8), counters (blocks,) and nonces (blocks,3) into out (blocks,16)."""
     room = np.empty(2 * 16 * LANES32 + 16, np.int32)
     state = (room.ctypes.data + 63) // 64 * 64
     stream = state + 16 * LANES32 * 4
@@ -567,11 +541,10 @@ def chacha20(
         for lane in range(LANES32):
             block = low + min(lane, count - 1)
             for word in range(8):
-                _write32(state + ((4 + word) * LANES32 + lane) * 4, _read32(keys + block * key_row + word * key_word))
-            _write32(state + (12 * LANES32 + lane) * 4, _read32(counters + block * counter_row))
+                _write32(state + ((4 + word) * LANES32 + lane) * 4, _read32(keys + (block * 8 + word) * 4))
+            _write32(state + (12 * LANES32 + lane) * 4, _read32(counters + block * 4))
             for word in range(3):
-                value = _read32(nonces + block * nonce_row + word * nonce_word)
-                _write32(state + ((13 + word) * LANES32 + lane) * 4, value)
+                _write32(state + ((13 + word) * LANES32 + lane) * 4, _read32(nonces + (block * 3 + word) * 4))
         _rounds(state, stream)
         for lane in range(count):
             for word in range(16):

@@ -1,4 +1,4 @@
-"""Flower's side of it, through its public API: a ServerApp, a ClientApp, and the Grid as a carrier of letters.
+"""Flower's side of it, through its public API: a ServerApp, a ClientApp, and the Grid as a carrier of bundles.
 
 This file is imported anew for every message that a node gets, so it imports nothing heavy.
 """
@@ -17,28 +17,25 @@ try:
 except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[flower]'") from error
 
-_ROUND = "answer"  # the one kind of letter that is sent as Flower's "train"; all others are queries
-_QUERIES = ("hello", "keep", "deal", "done")
+_TYPE = "query"  # of every message, as Flower sees it
 Config = Mapping[str, Any]
 
 
 class Handler(Protocol):
-    """Answers letters: a Site, or a connection to its worker."""
+    """Answers bundles: a FlowerClient, or a connection to its worker."""
 
     def handle(self, data: bytes) -> bytes: ...
 
 
 def client_app(open_site: Callable[[Config, Config], Handler]) -> ClientApp:
-    """The ClientApp of a site. open_site: called with the node's and the run's configuration, for each message."""
+    """The ClientApp of a client. open_site: called with the node's and the run's configuration, for each message."""
 
     def answer(message: Message, context: Context) -> Message:
-        site = open_site(context.node_config, context.run_config)
-        return Message(_content(site.handle(_letter(message))), reply_to=message)
+        client = open_site(context.node_config, context.run_config)
+        return Message(_content(client.handle(_bundle(message))), reply_to=message)
 
     app = ClientApp()
-    app.train()(answer)
-    for kind in _QUERIES:
-        app.query(kind)(answer)
+    app.query()(answer)
     return app
 
 
@@ -62,35 +59,32 @@ class GridCarrier:
     def nodes(self) -> Collection[int]:
         return list(self._grid.get_node_ids())
 
-    def send(self, letters: Sequence[tuple[int, str, bytes]], ttl: float) -> list[str | None]:
-        messages = [
-            Message(_content(data), node, "train" if kind == _ROUND else f"query.{kind}", ttl=ttl)
-            for node, kind, data in letters
-        ]
+    def send(self, bundles: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]:
+        messages = [Message(_content(data), node, _TYPE, ttl=ttl) for node, data in bundles]
         ids: list[str | None] = list(self._grid.push_messages(messages))
-        return ids if len(ids) == len(letters) else [None] * len(letters)
+        return ids if len(ids) == len(bundles) else [None] * len(bundles)
 
-    def fetch(self, message_id: str) -> bytes | Failure | None:
-        for message in self._grid.pull_messages([message_id]):
+    def fetch(self, flower_id: str) -> bytes | Failure | None:
+        for message in self._grid.pull_messages([flower_id]):
             if message.has_error():
                 return Failure(f"Flower's error {message.error.code}: {message.error.reason}")
             try:
-                return _letter(message)
+                return _bundle(message)
             except MessageError as error:
                 return Failure(str(error))
         return None
 
 
 def _content(data: bytes) -> RecordDict:
-    """A letter as the content of a message: as an Array, which Flower sends in chunks and stores once."""
-    array = Array(dtype="uint8", shape=(len(data),), stype="dresfl.letter", data=data)
-    return RecordDict({"dresfl": ArrayRecord({"letter": array})})
+    """A bundle as the content of a message: as an Array, which Flower sends in chunks and stores once."""
+    array = Array(dtype="uint8", shape=(len(data),), stype="dresfl.bundle", data=data)
+    return RecordDict({"dresfl": ArrayRecord({"bundle": array})})
 
 
-def _letter(message: Message) -> bytes:
+def _bundle(message: Message) -> bytes:
     try:
-        return bytes(message.content.array_records["dresfl"]["letter"].data)
+        return bytes(message.content.array_records["dresfl"]["bundle"].data)
     except (KeyError, AttributeError, TypeError, ValueError):
         raise MessageError(
-            "a message of Flower came without a letter", "start the app of `dresfl flower init`"
+            "a message of Flower came without a bundle", "start the app of `dresfl flower init`"
         ) from None

@@ -1,4 +1,4 @@
-"""Messages under way: one thread for each, so that one that is stuck holds up no other.
+"""Bundles under way: one thread for each, so that one that is stuck holds up no other.
 
 Flower says that a reply is there before its bytes are; if its node dies in between, fetching it blocks for minutes.
 """
@@ -33,11 +33,11 @@ class Carrier(Protocol):
     def nodes(self) -> Collection[int]:
         """The nodes that are online, as far as is known."""
 
-    def send(self, letters: Sequence[tuple[int, str, bytes]], ttl: float) -> list[str | None]:
-        """Send letters to (node, type, bytes) each; their message ids, None for one that was not taken."""
+    def send(self, bundles: Sequence[tuple[int, bytes]], ttl: float) -> list[str | None]:
+        """Send a bundle to each of these nodes; Flower's ids of them, None for one that it did not take."""
 
-    def fetch(self, message_id: str) -> bytes | Failure | None:
-        """The reply to a message; None if there is none yet."""
+    def fetch(self, flower_id: str) -> bytes | Failure | None:
+        """The reply to a bundle; None if there is none yet."""
 
 
 @final
@@ -53,10 +53,10 @@ class Arrival:
 
 @final
 class Post:
-    """Sends letters and gathers what comes back, in the order of coming."""
+    """Sends bundles and gathers what comes back, in the order of coming."""
 
     def __init__(self, carrier: Carrier, ttl: float) -> None:
-        """ttl: seconds after which a message and its reply are given up for good."""
+        """ttl: seconds after which a bundle and its reply are given up for good."""
         self._carrier, self._ttl = carrier, ttl
         self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._tickets = itertools.count()
@@ -75,23 +75,23 @@ class Post:
         self._errors = 0
         return found
 
-    def send(self, letters: Sequence[tuple[int, str, bytes]]) -> list[int]:
-        """Send letters to (node, type, bytes) each; a ticket for each, which its arrival will have."""
-        tickets = [next(self._tickets) for _ in letters]
+    def send(self, bundles: Sequence[tuple[int, bytes]]) -> list[int]:
+        """Send a bundle to each of these nodes; a ticket for each, which its arrival will have."""
+        tickets = [next(self._tickets) for _ in bundles]
         try:
-            ids = self._carrier.send(letters, self._ttl)
+            ids = self._carrier.send(bundles, self._ttl)
         except Exception as error:
             _log.warning("%s: %s", type(error).__name__, error)
-            ids = [None] * len(letters)
-        for ticket, (node, _, data), number in itertools.zip_longest(tickets, letters, ids):
-            if number is None:
-                self._arrivals.put(Arrival(ticket, node, data, Failure("Flower did not take the message")))
+            ids = [None] * len(bundles)
+        for ticket, (node, data), flower_id in zip(tickets, bundles, ids, strict=True):
+            if flower_id is None:
+                self._arrivals.put(Arrival(ticket, node, data, Failure("Flower did not take the bundle")))
             else:
-                watch = (ticket, node, data, number)
+                watch = (ticket, node, data, flower_id)
                 threading.Thread(target=self._watch, args=watch, name=f"reply {ticket}", daemon=True).start()
         return tickets
 
-    def _watch(self, ticket: int, node: int, request: bytes, number: str) -> None:
+    def _watch(self, ticket: int, node: int, request: bytes, flower_id: str) -> None:
         pause, until = _FIRST_POLL, time.monotonic() + self._ttl
         reply: bytes | Failure | None = None
         errors = 0
@@ -100,7 +100,7 @@ class Post:
                 return
             pause = min(1.3 * pause, _LONGEST_POLL)
             try:
-                reply = self._carrier.fetch(number)
+                reply = self._carrier.fetch(flower_id)
                 errors = 0
             except Exception as error:
                 errors += 1

@@ -14,7 +14,7 @@ name = "dresfl-app"
 version = "1.0.0"
 description = "Dropout-resilient, secure federated learning over Flower"
 license = "Apache-2.0"
-dependencies = []  # every party installs dresfl[flower] itself, in a version it has chosen
+dependencies = []  # every participant installs dresfl[flower] itself, in a version it has chosen
 
 [tool.hatch.build.targets.wheel]
 packages = ["dresfl_app"]
@@ -27,22 +27,22 @@ serverapp = "dresfl_app.server_app:app"
 clientapp = "dresfl_app.client_app:app"
 
 [tool.flwr.app.config]
-server = "fed.toml"  # the coordinator's configuration, a path on the SuperLink's machine
-sites = ""           # simulation only: a folder with site-0/site.toml, site-1/site.toml, ...
+coordinator = "fed.toml"  # the coordinator's configuration, a path on the SuperLink's machine
+sites = ""                # simulation only: a folder with site-0/site.toml, site-1/site.toml, ...
 """
 
 _SERVER = '''"""The coordinator, as Flower starts it."""
 
 from dresfl.deploy.flower import coordinate
-from .apps import server_app
+from dresfl.runtimes.flower_runtime.apps import server_app
 
 app = server_app(coordinate)
 '''
 
-_CLIENT = '''"""A site, as Flower starts it: anew for every message, so what it needs is imported when it is needed."""
+_CLIENT = '''"""A client, as Flower starts it: anew for every bundle, so it imports what it needs when it needs it."""
 
 from dresfl.deploy.flower import open_site
-from .apps import client_app
+from dresfl.runtimes.flower_runtime.apps import client_app
 
 app = client_app(open_site)
 '''

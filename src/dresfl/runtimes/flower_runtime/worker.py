@@ -1,9 +1,9 @@
-"""A site's process that stays, and holds what is the site's own: keys, rows, shares.
+"""A client's process that stays, and holds what is the client's own: keys, rows, shares.
 
 Flower starts a process for every message, with code that came over the network. Beside a worker that code has nothing
-to do but pass letters on, and needs no right to anything but a Unix socket. What it passes on must be signed by the
-coordinator of the roster, whoever sends it. Each way: length u32 (little-endian) and the letter; a connection serves
-one letter.
+to do but pass bundles on, and needs no right to anything but a Unix socket. What it passes on must be signed by the
+coordinator of the roster, whoever sends it. Each way: length u32 (little-endian) and the bundle; a connection serves
+one bundle.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _PATIENCE = 60.0  # seconds for the other side to send or take something
 
 @final
 class Forwarder:
-    """The short-lived side: hands a letter to the worker and brings its reply."""
+    """The short-lived side: hands a bundle to the worker and brings its reply."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Forwarder:
 def serve(
     path: Path, handle: Callable[[bytes], bytes], group: str = "", on_ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer letters on a socket, one at a time, until interrupted. group: who else may connect, if anybody."""
+    """Answer bundles on a socket, one at a time, until interrupted. group: who else may connect, if anybody."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise UsageError(f"{path} is too long a name for a socket", "choose a shorter one with --socket")
     if Forwarder.reached(path) is not None:
@@ -76,13 +76,13 @@ def serve(
 
 
 def _serve_one(connection: socket.socket, handle: Callable[[bytes], bytes]) -> None:
-    """Answer one letter. Whatever goes wrong with it is logged, and the worker stays."""
+    """Answer one bundle. Whatever goes wrong with it is logged, and the worker stays."""
     connection.settimeout(_PATIENCE)
     try:
         if data := _read(connection):
             _write(connection, handle(data))
     except Exception as error:
-        _log.warning("a letter was not answered: %s: %s", type(error).__name__, error)
+        _log.warning("a bundle was not answered: %s: %s", type(error).__name__, error)
 
 
 def _bind(listener: socket.socket, path: Path, group: str) -> None:
@@ -107,13 +107,13 @@ def _write(connection: socket.socket, data: bytes) -> None:
 
 
 def _read(connection: socket.socket) -> bytes:
-    """One letter; nothing if the other side has left at once."""
+    """One bundle; nothing if the other side has left at once."""
     head = _exactly(connection, _LENGTH.size)
     if not head:
         return b""
     (size,) = _LENGTH.unpack(head)
     if size > _MOST_BYTES:
-        raise MessageError(f"a letter of {size} bytes was announced, {_MOST_BYTES} are the most")
+        raise MessageError(f"a bundle of {size} bytes was announced, {_MOST_BYTES} are the most")
     return _exactly(connection, size)
 
 
@@ -123,7 +123,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
         part = connection.recv(min(size, 2**20))
         if not part:
             if parts:
-                raise MessageError("the connection to the worker ended within a letter")
+                raise MessageError("the connection to the worker ended within a bundle")
             return b""
         parts.append(part)
         size -= len(part)

@@ -1,6 +1,7 @@
-"""The gRPC runtime: the same Client and Server as in one process, on machines that do not trust each other.
+"""The gRPC runtime: coordinator and clients on machines that do not trust each other, over mutual TLS 1.3.
 
-frames.py: what travels. hub.py: the coordinator. site.py: an organisation. The rest are their parts.
+coordinator.py, client.py: the two sides. streams.py: the ends of a stream. weights.py: rounds as differences. tls.py:
+who is who. core_log.py: what gRPC's core says, as events.
 """
 
 from dresfl.errors import UsageError
@@ -12,19 +13,6 @@ try:
 except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[network]'") from error
 
-from .hub import Hub, HubSettings
-from .log import Log, core_lines_as_events, log_to
-from .rounds import Pace
-from .site import Site, SiteSettings
-
-__all__ = [
-    "Credentials",
-    "Hub",
-    "HubSettings",
-    "Log",
-    "Pace",
-    "Site",
-    "SiteSettings",
-    "core_lines_as_events",
-    "log_to",
-]
+from .client import ConnectSettings, GrpcClient
+from .coordinator import GrpcCoordinator, ListenSettings
+from .core_log import core_lines_as_events

@@ -1,131 +1,110 @@
-"""The coordinator's ends of the streams, one set for each client: the newest connection wins.
-
-A client's streams never touch another's: what is wrong with one ends that one, with a log line that says why.
-"""
+"""The two ends of a stream: one message at a time each way, and the reason when it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, final
 
 import grpc
 from grpc.aio import EOF
 
-from dresfl.errors import DresError, MessageError, Refused
-from dresfl.sealing import Roster
+from dresfl.errors import MessageError
 
-from .log import Log
-from .tls import caller
-
-Context = Any  # grpc.aio.ServicerContext: gRPC has no types
+SERVICE = "dresfl.Federation"
+METHOD = "Session"
+SERVICE_OF_VERSION_1 = "dresfl.Hub"
+SAME_RELEASE = "use the same release of dresfl everywhere"
 
 
 class StreamEnded(Exception):
     """The other side closed or lost the stream: nothing is wrong, and nothing more will come."""
 
 
+def channel_options(keepalive: float, most_bytes: int) -> list[tuple[str, int]]:
+    """gRPC options that both sides share."""
+    milliseconds, most_bytes = int(1000 * keepalive), most_bytes + 2**20  # beyond it gRPC ends the stream by itself
+    return [
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_send_message_length", most_bytes),
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds // 2),
+        ("grpc.http2.ping_timeout_ms", 2 * milliseconds),  # the one that gRPC keeps to: else a minute, always
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", milliseconds // 2),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
 @final
-class Stream:
-    """One open stream of a known client."""
+class _Reader:
+    """Reads from either end. A read that is cancelled is left for the next one: gRPC would end the stream."""
 
-    def __init__(self, index: int, context: Context, most_bytes: int) -> None:
-        self.index = index
-        self._context = context
-        self._most_bytes = most_bytes
+    def __init__(self, end: Any) -> None:
+        self._end = end  # gRPC has no types
         self._reading: asyncio.Future[Any] | None = None
-        self.replaced = asyncio.Event()
 
-    async def read(self) -> bytes:
-        """The next frame. Giving up on it (by cancelling) leaves it for the next read: gRPC would end the stream."""
+    async def read(self) -> bytes | None:
+        """The next message; None at the end."""
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._context.read())
+            self._reading = asyncio.ensure_future(self._end.read())
             self._reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
         data = await asyncio.shield(self._reading)
         self._reading = None
-        if data is EOF:
+        return None if data is EOF else bytes(data)
+
+
+@final
+class ClientStream:
+    """The coordinator's end of one client's stream."""
+
+    def __init__(self, context: Any, most_bytes: int) -> None:
+        self._context, self._most_bytes = context, most_bytes
+        self._reader = _Reader(context)
+
+    async def read(self) -> bytes:
+        data = await self._reader.read()
+        if data is None:
             raise StreamEnded
         if len(data) > self._most_bytes:
-            raise MessageError(f"a frame of {len(data)} bytes came, {self._most_bytes} are the most")
-        return bytes(data)
+            raise MessageError(f"a message of {len(data)} bytes came, {self._most_bytes} are the most")
+        return data
 
     async def write(self, data: bytes) -> None:
         await self._context.write(data)
 
 
-Serve = Callable[[Stream], Awaitable[None]]
-
-
 @final
-class Door:
-    """Lets clients in by their certificates, and serves each stream until it ends, is replaced, or breaks the rules."""
+class CoordinatorStream:
+    """A client's end of its stream to the coordinator."""
 
-    def __init__(self, roster: Roster, log: Log, most_bytes: int) -> None:
-        self._roster, self._log, self._most_bytes = roster, log, most_bytes
-        self._open: dict[tuple[str, int], Stream] = {}
-        self.refusals = 0
-        self.closing = False
+    def __init__(self, channel: Any) -> None:
+        self._call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        self._reader = _Reader(self._call)
 
-    def handler(self, method: str, serve: Serve) -> grpc.RpcMethodHandler:
-        """A gRPC handler for one kind of stream."""
+    async def read(self) -> bytes:
+        """The next message; at the end, the coordinator's reason."""
+        data = await self._reader.read()
+        if data is None:
+            raise await self._end()
+        return data
 
-        async def handle(_: object, context: Context) -> None:
-            await self._handle(method, serve, context)
-
-        return grpc.stream_stream_rpc_method_handler(handle)
-
-    async def _handle(self, method: str, serve: Serve, context: Context) -> None:
+    async def write(self, data: bytes) -> None:
+        """Send a message; if the stream has ended, the coordinator's reason."""
         try:
-            index = caller(context, self._roster)
-        except Refused as error:
-            self._refuse(method, context.peer(), error)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, _details(error))
-        stream = Stream(index, context, self._most_bytes)
-        name = self._roster.members[index].name
-        if (method, index) in self._open:
-            self._open[method, index].replaced.set()
-        self._open[method, index] = stream
-        try:
-            await first_of(serve(stream), _wait(stream.replaced))
-            if stream.replaced.is_set():
-                self._log("replaced", stream=method, client=index, name=name)
-                await context.abort(grpc.StatusCode.ABORTED, "a newer connection of this client took over")
-        except StreamEnded:
-            pass
-        except Refused as error:
-            self._refuse(method, name, error, index)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
-        except MessageError as error:
-            self._refuse(method, name, error, index)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _details(error))
-        except DresError as error:
-            self._log("failed", stream=method, client=index, name=name, reason=str(error), hint=error.hint)
-            await context.abort(grpc.StatusCode.INTERNAL, _details(error))
-        except asyncio.CancelledError:
-            # gRPC ends a stream in one way for both, and tells only the client which it was
-            if not self.closing:
-                reason = f"the client vanished, or sent a frame far above {self._most_bytes} bytes"
-                self._log("cut", stream=method, client=index, name=name, reason=reason)
-            raise
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # gRPC's own, when a client vanishes in the middle of a frame
-            self._log(
-                "stream failed", stream=method, client=index, name=name, reason=f"{type(error).__name__}: {error}"
-            )
-        finally:
-            if self._open.get((method, index)) is stream:
-                del self._open[method, index]
+            await self._call.write(data)
+        except asyncio.InvalidStateError:  # gRPC's word for a stream that ended before
+            raise await self._end() from None
 
-    def _refuse(self, method: str, who: str, error: DresError, index: int | None = None) -> None:
-        self.refusals += 1
-        self._log("refused", where=method, client=index, name=who, reason=str(error), hint=error.hint)
-
-
-def _details(error: DresError) -> str:
-    return f"{error} ({error.hint})" if error.hint else str(error)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+    async def _end(self) -> Exception:
+        call = self._call
+        code = await call.code()
+        if code is grpc.StatusCode.OK:
+            return StreamEnded("the coordinator closed the connection")
+        reason: Exception = grpc.aio.AioRpcError(
+            code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+        )
+        return reason
 
 
 async def first_of(*parts: Awaitable[None] | Coroutine[Any, Any, None]) -> None:

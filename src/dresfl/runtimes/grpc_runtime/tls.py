@@ -1,4 +1,4 @@
-"""TLS between coordinator and sites: version 1.3 alone, both sides with certificates, identity by public key.
+"""TLS between coordinator and clients: version 1.3 alone, both sides with certificates, identity by public key.
 
 How gRPC is held to 1.3: environment.py. The coordinator checks the version again with each call that comes in.
 """
@@ -19,7 +19,7 @@ _VERSION = b"TLSv1.3"
 @final
 @dataclass(frozen=True)
 class Credentials:
-    """A party's own side of TLS: its identity, its certificate chain, and the authorities it trusts (both PEM)."""
+    """The own side of TLS: an identity, its certificate chain, and the authorities to trust (both PEM)."""
 
     identity: Identity
     certificate: bytes
@@ -34,7 +34,7 @@ class Credentials:
         return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
 
     def for_client(self) -> grpc.ChannelCredentials:
-        """A site's credentials, after a look at its own certificate: one that expired is named before connecting."""
+        """A client's credentials, after a look at its own certificate: one that expired is named before connecting."""
         _check_enforced()
         check_certificate(self.certificate, self.identity.member)
         return grpc.ssl_channel_credentials(self.authority, self.identity.tls_key_pem(), self.certificate)

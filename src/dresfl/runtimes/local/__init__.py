@@ -3,14 +3,3 @@
 from .blocks import Engine
 from .driver import LocalFederation
 from .dropout import Dropouts, bernoulli, first_feasible_seed, from_trace, no_dropouts, paper
-
-__all__ = [
-    "Dropouts",
-    "Engine",
-    "LocalFederation",
-    "bernoulli",
-    "first_feasible_seed",
-    "from_trace",
-    "no_dropouts",
-    "paper",
-]

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from dresfl.field import SecretSeed
-from dresfl.protocol import Answer, BatchRows, RoundRecord, Server, Session, check_rows, expand_masks
+from dresfl.protocol import (
+    Answer,
+    BatchRows,
+    RoundRecord,
+    Session,
+    Training,
+    coded_gradient,
+    mask_rows,
+    rows_to_share,
+)
 
 from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
@@ -19,36 +28,36 @@ _GROUP_BYTES = 2**28
 
 @final
 class LocalFederation:
-    """N clients and a server in one process.
+    """N clients and the coordinator's training in one process.
 
     Engine `coded` runs the whole protocol. Shares are never stored: masks expand from each client's secret seed by
-    row, so only the rows of the round's batch are encoded, for the R clients whose answers the server will read.
-    Engine `direct` computes the same integers on the uncoded rows; rounds with fewer than R answers are skipped alike.
+    row, so only the rows of the round's batch are encoded, for the R clients whose answers are decoded.
+    Engine `direct` computes the same integers on the uncoded rows. Both skip rounds with fewer than R answers.
     """
 
     def __init__(
         self,
         session: Session,
-        server: Server,
+        training: Training,
         data: Sequence[tuple[Tensor, Tensor]],
         dropouts: Dropouts,
         engine: Engine,
     ) -> None:
         """data: each client's integer inputs (m,F) and targets (m,C)."""
         self.session = session
-        self.server = server
+        self.training = training
         self.dropouts = dropouts
         self.engine: Engine = engine
         starts = list(itertools.accumulate((0, *session.client_rows)))
         self.rows = torch.empty((starts[-1], session.row_width), dtype=torch.int32, device=session.device)  # (m,W)
         for i, client in enumerate(data):  # one at a time: features of many images take gigabytes
-            self.rows[starts[i] : starts[i + 1]] = check_rows(session, i, *client).to(torch.int32)
+            self.rows[starts[i] : starts[i + 1]] = rows_to_share(session, i, *client).to(torch.int32)
         hidden = [session.shard_rows(i) + starts[i] for i in range(session.num_clients)]
         self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
-        self._blocks = RoundBlocks(session, server, self) if torch.device(session.device).type == "cuda" else None
+        self._blocks = RoundBlocks(session, training, self) if torch.device(session.device).type == "cuda" else None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a LocalFederation holds its clients' secrets and is not pickled")
@@ -64,9 +73,9 @@ class LocalFederation:
 
     def run_round(self) -> tuple[RoundRecord, int]:
         """Play one round; return its record and how many clients answered."""
-        answering = self.dropouts.answering(self.server.round_number)
+        answering = self.dropouts.answering(self.training.round_number)
         if len(answering) < self.session.recovery_threshold:
-            return self.server.skip(), len(answering)
+            return self.training.skip(), len(answering)
         needed = sorted(answering[: self.session.recovery_threshold])
         record = self._coded(needed) if self.engine == "coded" else self._direct(needed)
         return record, len(answering)
@@ -76,32 +85,26 @@ class LocalFederation:
         places = self._coded_starts[batch.dealers] + batch.rows
         return self._hidden[places.to(self._hidden.device)]
 
-    def _gradient(self, coded: Tensor) -> Tensor:
-        session, size = self.session, self.session.network.input_size
-        weights = self.server.weights
-        gradient: Tensor = session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
-        return gradient
-
     def _direct(self, survivors: list[int]) -> RoundRecord:
-        batch = self.session.batch_rows(self.server.round_number)
+        batch = self.session.batch_rows(self.training.round_number)
         rows = self.rows[self.hidden_rows(batch).flatten()]  # (B·K,W)
         residues = self.session.field.embed(rows).unsqueeze(1)  # (M,1,B·K,W)
-        return self.server.apply(self._gradient(residues)[:, 0], tuple(survivors))
+        gradient = coded_gradient(self.session, self.training.weights, residues)
+        return self.training.apply(gradient[:, 0], tuple(survivors))
 
     def _coded(self, survivors: list[int]) -> RoundRecord:
-        session = self.session
-        batch = session.batch_rows(self.server.round_number)
-        shards = session.field.embed(self.rows[self.hidden_rows(batch)].swapaxes(0, 1))  # (M,K,B,W)
-        masks = expand_masks(session, self.keys[batch.dealers], batch.rows)  # (M,T,B,W)
+        session, number = self.session, self.training.round_number
+        batch = session.batch_rows(number)
+        shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
+        masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
         per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
         group = max(1, _GROUP_BYTES // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            coded = session.code.encode(shards, masks, clients)  # (M,n,B,W)
-            gradients = self._gradient(coded)  # (M,n,P)
+            coded = session.code.encode(*masked, clients)  # (M,n,B,W)
+            gradients = coded_gradient(session, self.training.weights, coded)  # (M,n,P)
             for place, client in enumerate(clients):
-                answer = Answer(self.server.round_number, client, gradients[:, place])
-                record = self.server.receive(answer)
+                record = self.training.receive(Answer(number, client, gradients[:, place]))
                 if record is not None:
                     return record
         raise RuntimeError("R answers did not close the round")

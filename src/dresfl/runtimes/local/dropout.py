@@ -1,4 +1,4 @@
-"""Who answers in a simulated round. Draws are a function of (seed, round), so every method sees the same ones."""
+"""Who answers in a simulated round. The draws depend on the seed and the round only, so every method sees the same."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,11 @@ PAPER_LOW_RATES = 0.1
 @final
 @dataclass(frozen=True)
 class Dropouts:
-    """Each client misses each round with its own rate; or a recorded trace says who answered."""
+    """Each client misses each round with its own rate; or a recorded trace says who answered.
+
+    >>> sorted(Dropouts(rates=(0.0, 1.0, 0.0), seed=0).answering(5)) == [0, 2]
+    True
+    """
 
     rates: tuple[float, ...]
     seed: int
@@ -54,7 +58,11 @@ def no_dropouts(num_clients: int, seed: int) -> Dropouts:
 
 
 def bernoulli(num_clients: int, rate: float, seed: int) -> Dropouts:
-    """Every client misses a round with the same probability."""
+    """Every client misses a round with the same probability.
+
+    >>> bernoulli(2, 0.25, seed=0).rates == (0.25, 0.25)
+    True
+    """
     return Dropouts((rate,) * num_clients, seed)
 
 
@@ -85,7 +93,15 @@ def first_feasible_seed(num_clients: int, needed: int, start: int = 0) -> tuple[
 
 
 def from_trace(path: Path, num_clients: int, seed: int) -> Dropouts:
-    """A recorded trace: a JSON list of client indices a line, one line a round; it starts over at its end."""
+    """A recorded trace: a JSON list of client indices a line, one line a round; it starts over at its end.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w+") as file:
+    ...     _ = file.write("[0, 2]\\n[1]\\n")
+    ...     file.flush()
+    ...     from_trace(Path(file.name), 3, seed=0).answering_in(range(3)) == [[0, 2], [1], [0, 2]]
+    True
+    """
     try:
         lines = [line for line in path.read_text().splitlines() if line.strip()]
         rounds = [_answering(json.loads(line), num_clients) for line in lines]

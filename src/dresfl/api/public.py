@@ -1,0 +1,63 @@
+"""Every name of `import dresfl as dr`, written once."""
+
+from dresfl.api.model import Model, TorchModel, load_model
+from dresfl.api.partition import partition
+from dresfl.api.plan import Plan, plan
+from dresfl.api.simulate import Run, simulate
+from dresfl.coding import CodeParameters
+from dresfl.data import DataSet, Split
+from dresfl.data import load as load_dataset
+from dresfl.errors import (
+    CheckpointError,
+    DataError,
+    DresError,
+    InfeasiblePlan,
+    ModelError,
+    TooFewAnswers,
+    UsageError,
+)
+from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool, mlp
+from dresfl.optimizers import Optimizer
+from dresfl.runtimes.local import Dropouts
+from dresfl.runtimes.local import bernoulli as bernoulli_dropouts
+from dresfl.runtimes.local import from_trace as dropouts_from_trace
+from dresfl.runtimes.local import paper as paper_dropouts
+from dresfl.storage.run_folder import Measurement, Progress, Summary
+
+__all__ = [
+    "plan",
+    "Plan",
+    "CodeParameters",
+    "simulate",
+    "Run",
+    "Measurement",
+    "Summary",
+    "Progress",
+    "Model",
+    "TorchModel",
+    "load_model",
+    "Network",
+    "mlp",
+    "Dense",
+    "Conv2d",
+    "SumPool",
+    "Flatten",
+    "Square",
+    "Quadratic",
+    "Optimizer",
+    "Dropouts",
+    "bernoulli_dropouts",
+    "paper_dropouts",
+    "dropouts_from_trace",
+    "DataSet",
+    "Split",
+    "load_dataset",
+    "partition",
+    "DresError",
+    "UsageError",
+    "InfeasiblePlan",
+    "DataError",
+    "ModelError",
+    "CheckpointError",
+    "TooFewAnswers",
+]

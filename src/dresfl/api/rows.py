@@ -1,0 +1,59 @@
+"""A user's arrays as checked rows: NumPy arrays, torch tensors and lists in, data sets out."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dresfl.data import DataSet
+from dresfl.errors import DataError
+from dresfl.model import Network
+
+Array = npt.ArrayLike | torch.Tensor
+Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
+
+
+def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
+    """Inputs and labels as flat rows for a network. Wrong shapes, labels, NaN and infinity are refused by name."""
+    if not isinstance(rows, Sequence) or len(rows) != 2:
+        raise DataError(f"{name} is no pair of inputs and labels", "give each client (inputs, labels)")
+    inputs, labels = to_inputs(rows[0], network, name), _numbers(rows[1], f"{name}: labels")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{name}: labels are {labels.dtype} of {labels.ndim} axes, wanted integers of 1",
+            "number the classes from 0 and convert with .astype(int)",
+        )
+    return DataSet(inputs, labels.astype(np.int64), network.num_classes, name)
+
+
+def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:
+    """Inputs as flat rows (m,F). Each row has the network's input shape, or is flat already."""
+    inputs = _numbers(values, f"{name}: inputs")
+    shape, wanted = inputs.shape[1:], network.input_shape
+    fits = shape == wanted or (1 in (len(shape), len(wanted)) and math.prod(shape) == network.input_size)
+    if inputs.dtype.kind not in "fiub" or not shape or not fits:
+        raise DataError(
+            f"{name}: inputs are {inputs.dtype} of shape {inputs.shape}, wanted numbers of shape (rows, *{wanted})",
+            "one row is inputs[:1], not inputs[0]; images have their channels last",
+        )
+    return np.ascontiguousarray(inputs.reshape(len(inputs), network.input_size), dtype=np.float32)
+
+
+def check_range(data: DataSet, network: Network, shift: float) -> None:
+    """Refuse inputs beyond the range that the network's arithmetic was made for."""
+    reach = max(float(data.inputs.max()) + shift, -float(data.inputs.min()) - shift)
+    if reach > 0 and math.log2(reach) > network.input_magnitude:
+        raise DataError(
+            f"{data.name}: an input reaches {reach:.6g}, the network is made for {2.0**network.input_magnitude:.6g}",
+            "scale the inputs to [0, 1] or [-1, 1], or give Network the input_magnitude log2(largest input)",
+        )
+
+
+def _numbers(values: Array, what: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    except ValueError as error:
+        raise DataError(f"{what} are no array: {error}", "give every row the same number of values") from error

@@ -1,0 +1,201 @@
+"""A whole federation in one process: the training loop of `dr.simulate` and of `dresfl train`."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dresfl.coding import CodeParameters
+from dresfl.data import integer_rows
+from dresfl.errors import UsageError
+from dresfl.kernels.threads import torch_threads
+from dresfl.model import Network
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Evaluation, RoundRecord, Session, Training
+from dresfl.quantize import Quantizer
+from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
+from dresfl.storage.model_file import StoredModel
+from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, summarise
+
+from .model import Model
+from .plan import plan
+from .rows import Rows, check_range, to_dataset
+
+Watcher = Callable[[Progress, RoundRecord, int], None]  # after every round: how the run stands, the round, its answers
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """What came of a simulation: measurements on the way, the summary, the model.
+
+    >>> import dresfl as dr
+    >>> network = dr.mlp((3, 2), input_bits=4, weight_bits=10)
+    >>> run = dr.simulate(network, [([[1.0, 0.0, 0.5]], [1])] * 3, rounds=4, evaluate_every=2)
+    >>> [measured.round for measured in run.history], run.summary.rounds, run.summary.test_accuracy
+    ([2, 4], 4, None)
+    """
+
+    history: list[Measurement]
+    summary: Summary
+    model: Model
+
+
+def simulate(
+    network: Network,
+    clients: Sequence[Rows],
+    *,
+    rounds: int,
+    optimizer: Optimizer | None = None,
+    num_shards: int = CodeParameters.num_shards,
+    max_colluders: int = CodeParameters.max_colluders,
+    batch_size: int = CodeParameters.batch_size,
+    seed: int = 0,
+    dropouts: Dropouts | None = None,
+    test: Rows | None = None,
+    shift: float = 0.0,
+    classes: Sequence[str] = (),
+    engine: Engine = "coded",
+    device: str = "cpu",
+    threads: int = 0,
+    evaluate_every: int = 100,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
+
+    clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0.
+    dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
+    classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
+    same integers without it. device: "cpu" or "cuda"; the weights come out the same. threads: torch's, restored at the
+    end; 0 leaves them alone. progress: called after every round.
+
+    >>> import dresfl as dr
+    >>> network = dr.Network((dr.Dense(2),), input_shape=(3,), input_bits=4)
+    >>> rows = [[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]], [0, 1]
+    >>> run = simulate(network, [rows] * 3, rounds=20, batch_size=4, test=rows)
+    >>> run.summary.test_accuracy == 1.0
+    True
+    """
+    if not clients:
+        raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
+    for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}, not {value}")
+    if engine not in get_args(Engine):
+        raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
+    if classes and len(classes) != network.num_classes:
+        raise UsageError(f"{len(classes)} classes are named, but the network ends in {network.num_classes} values")
+    if dropouts is not None and len(dropouts.rates) != len(clients):
+        raise UsageError(f"the dropouts are of {len(dropouts.rates)} clients, but {len(clients)} clients have rows")
+    data = [to_dataset(rows, network, f"client {i}") for i, rows in enumerate(clients)]
+    tested = None if test is None else to_dataset(test, network, "test")
+    for part in [*data, *([tested] if tested else [])]:
+        check_range(part, network, shift)
+    plan(network, **dataclasses.asdict(code), rows=sum(part.num_rows for part in data)).check()
+    quantizer = Quantizer(network.input_bits, shift)
+    session = Session(
+        network=network,
+        parameters=code,
+        client_rows=tuple(part.num_rows for part in data),
+        seed=seed,
+        device=check_device(device),
+    )
+    with torch_threads(threads):
+        simulation = Simulation(
+            session=session,
+            data=[integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data],
+            optimizer=optimizer or Optimizer(),
+            rounds=rounds,
+            dropouts=dropouts or no_dropouts(code.num_clients, seed),
+            engine=engine,
+            accuracy=None if tested is None else Evaluation(network, quantizer, tested).accuracy,
+            test_rows=None if tested is None else tested.num_rows,
+            evaluate_every=evaluate_every,
+            shift=shift,
+            classes=tuple(classes),
+        )
+        if progress is None:
+            return simulation.run()
+        return simulation.run(watch=lambda current, record, answers: progress(dataclasses.replace(current)))
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has it."""
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"the device {device!r} is not known", "use cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device", 'use device = "cpu"; the weights come out the same')
+    return device
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A simulated run, ready to start: the session, each client's integer rows, and what to do with them."""
+
+    session: Session
+    data: Sequence[tuple[Tensor, Tensor]]
+    optimizer: Optimizer
+    rounds: int
+    dropouts: Dropouts
+    engine: Engine
+    accuracy: Accuracy | None
+    test_rows: int | None
+    evaluate_every: int
+    shift: float
+    classes: tuple[str, ...] = ()
+    name: str = "simulation"
+    folder: Path | None = None  # of a run that can be stopped and resumed
+    checkpoint_every: int = 100
+
+    def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
+        """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
+        network = self.session.network
+        training = Training(self.session, self.optimizer, self.rounds)
+        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine)
+        with RunRecorder(
+            training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
+        ) as recorder:
+            self._play(federation, recorder, watch)
+            summary = summarise(
+                training,
+                recorder.progress,
+                name=self.name,
+                engine=self.engine,
+                reliable_clients=self.dropouts.num_reliable,
+                test_rows=self.test_rows,
+            )
+            model = StoredModel(network, training.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
+            recorder.finish(summary, model)
+        return Run(recorder.history, summary, Model(model))
+
+    def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
+        """The training loop."""
+        training, progress = federation.training, recorder.progress
+        stops = self.evaluate_every, self.checkpoint_every
+        whole = True  # whether the training, the counters and the metrics agree
+        try:
+            while not training.done:
+                whole = False
+                played = federation.run_rounds(min(every - training.round_number % every for every in stops))
+                for record, answers in played[:-1]:
+                    recorder.count(record, answers)
+                    watch(progress, record, answers)
+                record, answers = played[-1]
+                recorder.count(record, answers)
+                recorder.measure(record)
+                whole = True
+                watch(progress, record, answers)
+                if training.round_number % self.checkpoint_every == 0 and not training.done:
+                    recorder.checkpoint()
+        except KeyboardInterrupt:
+            if whole:
+                recorder.checkpoint()
+            raise
+        recorder.checkpoint()

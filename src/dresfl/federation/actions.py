@@ -1,0 +1,196 @@
+"""What the state machines ask of their runtime. A runtime carries actions out one by one, in their order.
+
+The order is a promise: what stands before a `Send` has happened when the message leaves. So "on the disk before anybody
+hears of it" needs no event of its own, and a crash between two actions leaves a state that a restart continues from.
+"""
+
+from dataclasses import dataclass, field
+from typing import final
+
+from dresfl.errors import DresError
+from dresfl.protocol import RoundRecord, Task
+
+from .messages import Message
+from .terms import Terms
+
+Value = str | int | float | bool | None | list[int] | list[str]
+
+
+class Action:
+    """Anything that a machine asks for."""
+
+
+@final
+@dataclass(frozen=True)
+class Log(Action):
+    """Write one event to the log. No key, share or row is ever in it."""
+
+    event: str
+    fields: dict[str, Value] = field(default_factory=dict)
+
+
+# -- the coordinator's -----------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class Send(Action):
+    """Send a message to a client that is connected; drop it if the client has gone meanwhile."""
+
+    client: int
+    message: Message
+
+
+@final
+@dataclass(frozen=True)
+class SendSlice(Action):
+    """Send a stored slice to its receiver as a Relayed message; report `slice_lost` if the disk has lost it."""
+
+    receiver: int
+    dealer: int
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Close(Action):
+    """End a client's connection: because of an error, or, without one, because all is said."""
+
+    client: int
+    error: DresError | None = None
+
+
+@final
+@dataclass(frozen=True)
+class StoreTerms(Action):
+    """Put the terms on the disk, for good."""
+
+    terms: Terms
+
+
+@final
+@dataclass(frozen=True)
+class StoreSlice(Action):
+    """Keep a sealed slice until its receiver has it. It need not survive a crash."""
+
+    receiver: int
+    dealer: int
+    number: int
+    sealed: bytes
+
+
+@final
+@dataclass(frozen=True)
+class DropSlice(Action):
+    """Forget a sealed slice."""
+
+    receiver: int
+    dealer: int
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Record(Action):
+    """A round has ended: write down how, and checkpoint the training when it is time."""
+
+    record: RoundRecord
+    answers: int
+
+
+@final
+@dataclass(frozen=True)
+class Finish(Action):
+    """The run is over."""
+
+
+# -- a client's ------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class SendToCoordinator(Action):
+    """Send a message to the coordinator; drop it if the connection has ended."""
+
+    message: Message
+
+
+@final
+@dataclass(frozen=True)
+class Disconnect(Action):
+    """End the connection and come back later: something was wrong with what the coordinator sent."""
+
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class GiveUp(Action):
+    """End with an error: coming back would not change it."""
+
+    error: DresError
+
+
+@final
+@dataclass(frozen=True)
+class Leave(Action):
+    """The run is over for this client, which has the final weights."""
+
+    final: Task
+
+
+class Work(Action):
+    """Something that takes time: `Workplace.perform` does it, and `Site.worked` is told the result.
+
+    Pieces of work are done in their order, except that `Deal` may have a thread of its own.
+    """
+
+
+@final
+@dataclass(frozen=True)
+class Join(Work):
+    """Become a member of the session that these terms give. look: read every share that is held, and report."""
+
+    terms: Terms
+    look: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Deal(Work):
+    """Deal one slice of the own rows, sealed for a receiver."""
+
+    receiver: int
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Keep(Work):
+    """Open a slice that a dealer sealed for this client, and keep it."""
+
+    dealer: int
+    number: int
+    sealed: bytes
+
+
+@final
+@dataclass(frozen=True)
+class Flush(Work):
+    """Put all slices kept so far on the disk for good."""
+
+
+@final
+@dataclass(frozen=True)
+class AnswerTask(Work):
+    """Note that the round is answered for these weights, on the disk, and compute the answer."""
+
+    task: Task
+
+
+@final
+@dataclass(frozen=True)
+class KeepModel(Work):
+    """Keep the final weights."""
+
+    final: Task

@@ -1,0 +1,450 @@
+"""The coordinator as a state machine: events and times go in, actions come out. No I/O, no clock, no threads.
+
+For the run:
+
+    enrolling --every client's Hello--> sharing --enough are Ready--> training --all rounds played--> closing --> ended
+        (started again with its terms: sharing, at the round of its checkpoint)
+
+For one client:
+
+    absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
+    begun --first Holding--> joined --Ready--> ready --Done--> informed
+
+enrolment.py settles the terms, relay.py moves slices, opening.py knows who has answered a round. A runtime calls one
+method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
+Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+from dresfl.errors import DresError, IdentityError, MessageError, Refused, UsageError
+from dresfl.protocol import Answer, RoundRecord, Session, Task, Training
+from dresfl.sealing import Identity, Roster
+
+from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
+from .agreement import Agreement
+from .enrolment import Enrolment, signed_begin
+from .messages import (
+    FROM_CLIENT,
+    Ack,
+    Answered,
+    Done,
+    Hello,
+    Holding,
+    Informed,
+    Ready,
+    Reject,
+    Slice,
+    Wait,
+    Weights,
+    decode,
+)
+from .opening import Opening, RoundTiming
+from .relay import Relay, Windows
+from .terms import Terms
+
+HELLO_SECONDS = 30.0  # from a connection to its Hello
+_REMIND_SECONDS = 15.0  # between two log lines about what is waited for
+
+
+@final
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """How long the coordinator waits, and what it allows itself."""
+
+    timing: RoundTiming = field(default_factory=RoundTiming)
+    linger: float = 30.0  # seconds to wait at the end for clients that have not heard of it
+    windows: Windows = field(default_factory=Windows)
+
+    def __post_init__(self) -> None:
+        if self.linger < 0 or min(self.windows.asked_bytes, self.windows.sent_bytes, self.windows.stored_bytes) < 1:
+            raise UsageError("linger must not be negative, and the relay's bytes must be positive")
+
+
+@final
+@dataclass
+class Counters:
+    """What happened so far, for the log and the metrics."""
+
+    answers: int = 0
+    late: int = 0
+    invalid: int = 0
+    shortages: int = 0
+    refusals: int = 0
+    last_answered: dict[int, int] = field(default_factory=dict)  # client -> round
+
+
+@final
+@dataclass
+class _Client:
+    """What the coordinator knows of one connection of a client."""
+
+    hello_until: float
+    hello: Hello | None = None
+    begun: bool = False
+    joined: bool = False  # it has accepted the terms: only now is it asked for slices, or sent any
+    ready: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class _Running:
+    """What there is once the terms are settled."""
+
+    terms: Terms
+    session: Session
+    training: Training
+    relay: Relay
+
+
+@final
+class Coordinator:
+    """Enrols clients, relays their sealed shares, plays the rounds, and makes the final weights known."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        agreement: Agreement,
+        identity: Identity,
+        roster: Roster,
+        make_training: Callable[[Session], Training],
+        terms: Terms | None = None,
+        stored_slices: Callable[[Session], Iterable[tuple[int, int, int]]] = lambda session: (),
+    ) -> None:
+        """make_training: the training of a session, where its last checkpoint left it. terms: of an earlier start.
+
+        stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
+        """
+        if identity.member != roster.server:
+            raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
+        if len(roster.members) != agreement.num_clients:
+            raise UsageError(
+                f"the roster lists {len(roster.members)} clients, the agreement has {agreement.num_clients}"
+            )
+        self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
+        self._make_training, self._stored_slices = make_training, stored_slices
+        self._clients: dict[int, _Client] = {}
+        self._informed: set[int] = set()
+        self._enrolment = Enrolment(agreement, terms)
+        self._running: _Running | None = None
+        self._opening: Opening | None = None
+        self._closing_until: float | None = None
+        self._reminder = 0.0
+        self.ended = False
+        self.counters = Counters()
+
+    # -- what others may look at -----------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> list[int]:
+        """The clients that are connected and enrolled."""
+        return sorted(client for client, state in tuple(self._clients.items()) if state.hello is not None)
+
+    @property
+    def ready(self) -> list[int]:
+        """The clients that are connected and hold every share."""
+        return sorted(client for client, state in tuple(self._clients.items()) if state.ready)
+
+    @property
+    def training(self) -> Training | None:
+        """The training, once the terms are settled."""
+        return None if self._running is None else self._running.training
+
+    @property
+    def relay(self) -> Relay | None:
+        """The relay, once the terms are settled."""
+        return None if self._running is None else self._running.relay
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` has to be called at the latest, if nothing happens before; None: not at all."""
+        if self.ended:
+            return None
+        times = [state.hello_until for state in self._clients.values() if state.hello is None]
+        if self._opening is not None:
+            times.append(self._opening.until)
+        if self._closing_until is not None:
+            times.append(self._closing_until)
+        elif self._opening is None:
+            times.append(self._reminder)
+        return min(times, default=None)
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """The runtime is ready. If there are terms of an earlier start, the run goes on from there."""
+        self._reminder = now + _REMIND_SECONDS
+        if self._enrolment.terms is None:
+            return []
+        return self._settle(self._enrolment.terms, now)
+
+    def connected_to(self, client: int, now: float) -> list[Action]:
+        """A client whose identity is known has connected. A connection that it had before does not count any more."""
+        actions = self.disconnected(client, now) if client in self._clients else []
+        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS)
+        return actions
+
+    def disconnected(self, client: int, now: float) -> list[Action]:
+        """A client's connection has ended."""
+        state = self._clients.pop(client, None)
+        if state is None or state.hello is None:
+            return []
+        self._enrolment.leave(client)
+        left: list[Action] = [_log("left", client=client)]
+        if self._running is None:
+            return left
+        self._running.relay.client_left(client)
+        return [*left, *self._running.relay.due()]
+
+    def received(self, client: int, data: bytes, now: float) -> list[Action]:
+        """A client's message has come."""
+        state = self._clients.get(client)
+        if state is None or self.ended:
+            return []
+        try:
+            return self._take(client, state, data, now)
+        except (MessageError, Refused, IdentityError) as error:
+            return self._refuse(client, error, now)
+
+    def slice_lost(self, receiver: int, dealer: int, number: int) -> list[Action]:
+        """The disk no longer has a slice that was to be sent."""
+        if self._running is None:
+            return []
+        return [*self._running.relay.lost(receiver, dealer, number), *self._running.relay.due()]
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self.ended:
+            return []
+        actions: list[Action] = []
+        late = [c for c, state in self._clients.items() if state.hello is None and now >= state.hello_until]
+        for client in late:
+            actions += self._refuse(client, MessageError("no Hello came in time"), now)
+        opening = self._opening
+        if opening is not None and now >= opening.until:
+            actions += self._next_round(now) if opening.record is not None else self._shortage(opening, now)
+        elif self._closing_until is not None and now >= self._closing_until:
+            actions += self._end()
+        elif opening is None and self._closing_until is None and now >= self._reminder:
+            actions += self._remind(now)
+        return actions
+
+    def _refuse(self, client: int, error: DresError, now: float) -> list[Action]:
+        self.counters.refusals += 1
+        name = self._roster.members[client].name
+        refused = _log("refused", client=client, name=name, reason=str(error), hint=error.hint)
+        return [refused, Close(client, error), *self.disconnected(client, now)]
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def _take(self, client: int, state: _Client, data: bytes, now: float) -> list[Action]:
+        if state.hello is None:
+            try:
+                message = decode(data, (Hello,))
+            except MessageError as error:  # no release of this version sends such a one: trying again is of no use
+                raise Refused(str(error), error.hint) from error
+        else:
+            message = decode(data, FROM_CLIENT[1:])
+        if isinstance(message, Hello):
+            return self._hello(client, state, message, now)
+        if self._running is None or not state.begun:
+            raise MessageError(f"a message of kind {data[0]} came before the terms")
+        return self._take_of_member(client, state, message, self._running, now)
+
+    def _take_of_member(
+        self, client: int, state: _Client, message: object, running: _Running, now: float
+    ) -> list[Action]:
+        relay = running.relay
+        match message:
+            case Answered():
+                return self._answered(client, message, running, now)
+            case Holding():
+                return self._holds(client, state, message, running)
+            case Slice():
+                return [*relay.dealt(client, message.peer, message.number, message.sealed), *relay.due()]
+            case Ack():
+                return [*relay.acknowledge(client, message.peer, message.number), *relay.due()]
+            case Reject():
+                return self._rejected(client, message, relay)
+            case Ready():
+                return self._became_ready(client, state, message, running, now)
+            case Informed():
+                return self._was_informed(client, message, running)
+        raise MessageError(f"{type(message).__name__} may not come now")
+
+    def _hello(self, client: int, state: _Client, hello: Hello, now: float) -> list[Action]:
+        settled = self._enrolment.hello(client, hello)
+        state.hello = hello
+        actions: list[Action] = [_log("joined", client=client, name=self._roster.members[client].name)]
+        if settled is not None:
+            sharing = "fresh" if settled.fresh else "reused"
+            actions.append(_log("terms settled", sharing=sharing, rows=sum(settled.rows)))
+            return [*actions, StoreTerms(settled), *self._settle(settled, now)]
+        if self._running is not None:
+            return [*actions, *self._begin(client, state, self._running)]
+        missing = len(self._enrolment.missing())
+        return [*actions, Send(client, Wait(f"{missing} of {self._agreement.num_clients} clients are missing"))]
+
+    def _settle(self, terms: Terms, now: float) -> list[Action]:
+        """Make the session that the terms give, and begin with everybody who is there."""
+        session = terms.session(self._agreement)
+        training = self._make_training(session)
+        relay = Relay(session, self._settings.windows, self._stored_slices(session))
+        self._running = running = _Running(terms, session, training, relay)
+        actions = self._close(now) if training.done else []
+        for client, state in self._clients.items():
+            if state.hello is not None:
+                actions += self._begin(client, state, running)
+        return actions
+
+    def _begin(self, client: int, state: _Client, running: _Running) -> list[Action]:
+        if state.hello is None:
+            raise RuntimeError("a client that has not said Hello does not begin")
+        state.begun = True
+        begin = signed_begin(self._identity, self._roster, client, state.hello.challenge, running.terms)
+        return [Send(client, begin)]
+
+    def _holds(self, client: int, state: _Client, message: Holding, running: _Running) -> list[Action]:
+        """A client says what it holds. Its first such message says that it has joined, and hears what comes now."""
+        relay, done = running.relay, list[Action]()
+        if not state.joined:
+            state.joined = True
+            relay.client_came(client)
+            done = [self._done(client, running)] if self._closing_until is not None else []
+        return [*done, *relay.declare(client, message.dealer, message.held), *relay.due()]
+
+    def _rejected(self, client: int, message: Reject, relay: Relay) -> list[Action]:
+        dropped, again = relay.reject(client, message.peer, message.number)
+        line = _log(
+            "slice rejected",
+            dealer=message.peer,
+            receiver=client,
+            slice=message.number,
+            reason=message.reason,
+            then="asked for again" if again else "given up",
+        )
+        return [line, *dropped, *relay.due()]
+
+    def _became_ready(self, client: int, state: _Client, message: Ready, running: _Running, now: float) -> list[Action]:
+        if message.sharing_id != running.session.sharing_id:
+            raise MessageError("a Ready for another sharing came")
+        if state.ready:
+            raise MessageError("a second Ready came")
+        state.ready = True
+        actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
+        if self._closing_until is not None:
+            return actions
+        if self._opening is not None:
+            return [*actions, *self._weights(running, [client])] if self._opening.record is None else actions
+        if len(self.ready) >= running.session.recovery_threshold:
+            first, rounds = running.training.round_number, running.training.rounds
+            actions.append(_log("rounds", first=first, rounds=rounds, ready=self.ready))
+            actions += self._open(running, now)
+        return actions
+
+    # -- rounds: one opening after the other -----------------------------------------------------------------
+
+    def _open(self, running: _Running, now: float) -> list[Action]:
+        """Begin the next round: send its weights to everybody who can answer."""
+        self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
+        return self._weights(running, self.ready)
+
+    def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
+        message = Weights(running.training.task().encode(running.session))
+        return [Send(client, message) for client in clients]
+
+    def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
+        opening = self._opening
+        if opening is None or not opening.takes(client, message.round_number):
+            self.counters.late += 1  # or the second of a client that was sent its round again
+            return []
+        if opening.record is not None:  # a slower client within the grace
+            opening.answered.add(client)
+            return self._next_round(now) if len(opening.answered) == self._agreement.num_clients else []
+        try:
+            answer = Answer.decode_from(client, message.answer, running.session)
+            if answer.round_number != message.round_number:
+                raise MessageError(f"an answer to round {answer.round_number} came as one to {message.round_number}")
+            record = running.training.receive(answer)
+        except MessageError:
+            self.counters.invalid += 1
+            raise
+        opening.answered.add(client)
+        self.counters.answers += 1
+        self.counters.last_answered[client] = message.round_number
+        return [] if record is None else self._decoded(opening, record, now)
+
+    def _decoded(self, opening: Opening, record: RoundRecord, now: float) -> list[Action]:
+        """A round is decoded. Slower clients have their grace: they are counted, and not left behind."""
+        opening.close(record, now + self._settings.timing.grace)
+        everybody = len(opening.answered) == self._agreement.num_clients
+        return self._next_round(now) if everybody or not self._settings.timing.grace else []
+
+    def _shortage(self, opening: Opening, now: float) -> list[Action]:
+        running, timing = self._settled, self._settings.timing
+        self.counters.shortages += 1
+        line = _log(
+            "shortage",
+            round=opening.number,
+            answered=sorted(opening.answered),
+            needed=running.session.recovery_threshold,
+            then=timing.on_shortage,
+        )
+        if timing.on_shortage == "skip":
+            opening.close(running.training.skip(), now)
+            return [line, *self._next_round(now)]
+        opening.until = now + timing.deadline
+        return [line, *self._weights(running, [c for c in self.ready if c not in opening.answered])]
+
+    def _next_round(self, now: float) -> list[Action]:
+        """Write down how the round ended, and only then let anybody see what follows from it."""
+        running, opening = self._settled, self._opening
+        if opening is None or opening.record is None:
+            raise RuntimeError("no round has ended")
+        self._opening = None
+        actions: list[Action] = [Record(opening.record, len(opening.answered))]
+        if opening.record.outcome == "refused":
+            actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
+        return actions + (self._close(now) if running.training.done else self._open(running, now))
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _close(self, now: float) -> list[Action]:
+        """Send every client the final weights; wait a while for those who are away."""
+        self._closing_until = now + self._settings.linger
+        return [self._done(client, self._settled) for client, state in self._clients.items() if state.joined]
+
+    def _done(self, client: int, running: _Running) -> Action:
+        training = running.training
+        return Send(client, Done(Task(training.rounds, training.weights.cpu()).encode(running.session)))
+
+    def _was_informed(self, client: int, message: Informed, running: _Running) -> list[Action]:
+        if self._closing_until is None or message.rounds != running.training.rounds:
+            raise MessageError("a client says that it has the final weights, which there are not yet")
+        self._informed.add(client)
+        return [Close(client), *(self._end() if len(self._informed) == self._agreement.num_clients else ())]
+
+    def _end(self) -> list[Action]:
+        self.ended = True
+        absent = [client for client in range(self._agreement.num_clients) if client not in self._informed]
+        return [*([_log("ended without", clients=absent)] if absent else ()), Finish()]
+
+    # -- words -----------------------------------------------------------------------------------------------
+
+    @property
+    def _settled(self) -> _Running:
+        if self._running is None:
+            raise RuntimeError("the terms are not settled")
+        return self._running
+
+    def _remind(self, now: float) -> list[Action]:
+        self._reminder = now + _REMIND_SECONDS
+        if self._running is None:
+            return [_log("waiting", missing=self._enrolment.missing())]
+        return [_log("sharing", ready=self.ready, needed=self._running.session.recovery_threshold)]
+
+
+def _log(event: str, **fields: Value) -> Log:
+    return Log(event, fields)

@@ -1,0 +1,318 @@
+"""A client's side as a state machine: events and times go in, actions come out. No I/O, no clock, no threads.
+
+    disconnected --connected: Hello--> waiting --Begin, accepted--> sharing --all on the disk: Ready--> answering
+         ^                               |  ^ Wait: log it            |                                    |
+         |                               +--+                         +--Done: keep, Informed--> leaving --+--> left
+         +---- the connection ends, or a message is not valid --------+------------------------------------+
+
+Work that takes time (dealing, keeping, answering) leaves as an action too; `worked` is told what came of it.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from dresfl.errors import DresError, MessageError, Refused, StoreError
+from dresfl.protocol import Session, Task, num_slices
+from dresfl.sealing import Roster
+
+from .actions import (
+    Action,
+    AnswerTask,
+    Deal,
+    Disconnect,
+    Flush,
+    GiveUp,
+    Join,
+    Keep,
+    KeepModel,
+    Leave,
+    Log,
+    SendToCoordinator,
+    Value,
+    Work,
+)
+from .agreement import Agreement
+from .enrolment import check_begin
+from .messages import (
+    FROM_COORDINATOR,
+    Ack,
+    Answered,
+    Begin,
+    Done,
+    Hello,
+    Holding,
+    Informed,
+    Message,
+    Ready,
+    Reject,
+    Relayed,
+    Request,
+    Slice,
+    Wait,
+    Weights,
+    decode,
+)
+from .terms import Introduction, Terms
+
+_FLUSH_AFTER = 8  # slices
+_IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
+_FAREWELL_SECONDS = 5.0  # for the coordinator to close the connection after the end
+NO_CHALLENGE = bytes(16)
+
+
+@final
+@dataclass(frozen=True)
+class Membership:
+    """What a client is once it has joined: the session, and for each dealer the numbers of the slices it lacks."""
+
+    session: Session
+    missing: list[set[int]]
+    damage: tuple[str, ...] = ()  # what was found wrong on the disk, in words
+
+
+@final
+class Site:
+    """One client. `introduce` and the results of work are all that it knows of the client's disk."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        roster: Roster,
+        index: int,
+        introduce: Callable[[], Introduction],
+        challenge: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+    ) -> None:
+        """introduce: what this client brings: its rows, its part of a nonce, and the sharing that it holds.
+
+        challenge: fresh bytes that the coordinator must sign; a runtime that signs whole bundles needs none.
+        """
+        self._agreement, self._roster, self.index = agreement, roster, index
+        self._introduce, self._make_challenge = introduce, challenge
+        self._member: Membership | None = None
+        self.rounds_answered = 0
+        self._final: Task | None = None
+        self.came_far = False  # whether this connection, or the last one, has come as far as a session
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what belongs to one connection."""
+        self._challenge = b""
+        self._connected = self._joining = False
+        self._joined = self._ready = False
+        self._pending: list[Work] = []  # asked for on this connection and not done
+        self._kept: list[Ack] = []  # slices kept and not flushed
+        self._flushing: list[Ack] = []
+        self._answering: int | None = None
+        self._newest: Task | None = None  # waits to be answered
+        self._newest_round = -1
+        self._idle_at: float | None = None
+        self._leave_at: float | None = None
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` has to be called at the latest, if nothing happens before; None: not at all."""
+        return min((at for at in (self._idle_at, self._leave_at) if at is not None), default=None)
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def connected(self, now: float) -> list[Action]:
+        """There is a connection to the coordinator."""
+        self._reset()
+        self._connected, self.came_far = True, False
+        self._challenge = self._make_challenge()
+        return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode()))]
+
+    def resumed(self, terms: Terms, now: float) -> list[Action]:
+        """Go on within a session that this client has joined before, in a process that has ended since.
+
+        The runtime vouches that the coordinator has signed these terms. Nothing is reported: the coordinator knows.
+        """
+        self._reset()
+        self._connected = self._joining = True
+        return [self._do(Join(terms, look=False))]
+
+    def disconnected(self, now: float) -> list[Action]:
+        """The connection has ended. What is being worked on is finished, and forgotten."""
+        final_task = self._final
+        self._reset()
+        return [] if final_task is None else [Leave(final_task)]
+
+    def received(self, data: bytes, now: float) -> list[Action]:
+        """A message of the coordinator has come."""
+        if not self._connected or self._leave_at is not None:
+            return []
+        try:
+            return self._take(decode(data, FROM_COORDINATOR))
+        except MessageError as error:
+            return self._disconnect(str(error))
+        except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
+            return [GiveUp(error)]
+
+    def worked(self, work: Work, result: object, now: float) -> list[Action]:
+        """A piece of work is done, or has failed with an error. What an earlier connection asked for is forgotten."""
+        if not any(work is pending for pending in self._pending):
+            return []
+        self._pending = [pending for pending in self._pending if pending is not work]
+        if isinstance(result, StoreError) and isinstance(work, AnswerTask):
+            return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
+        if isinstance(result, DresError) and not isinstance(result, MessageError):
+            return [GiveUp(result)]
+        match work:
+            case Join():
+                return self._has_joined(work, result)
+            case Deal():
+                return self._dealt(work, result)
+            case Keep():
+                return self._has_kept(work, result, now)
+            case Flush():
+                return self._flushed()
+            case AnswerTask():
+                return self._answered(work, result)
+            case KeepModel():
+                self._final, self._leave_at = work.final, now + _FAREWELL_SECONDS
+                return [_send(Informed(work.final.round_number))]
+        raise RuntimeError(f"{work} is not known")
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self._leave_at is not None and now >= self._leave_at:
+            return self.disconnected(now)
+        if self._idle_at is not None and now >= self._idle_at:
+            return self._flush()
+        return []
+
+    def _disconnect(self, reason: str) -> list[Action]:
+        self._reset()
+        return [Disconnect(reason)]
+
+    def _do(self, work: Work) -> Action:
+        self._pending.append(work)
+        return work
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def _take(self, message: Message) -> list[Action]:
+        if isinstance(message, Wait):
+            return [_log("waiting", reason=message.text)]
+        if isinstance(message, Begin):
+            return self._begin(message)
+        member = self._member
+        if member is None or not self._joined:
+            raise MessageError(f"{type(message).__name__} came before Begin")
+        match message:
+            case Request():
+                return [self._do(Deal(message.peer, message.number))]
+            case Relayed():
+                self._idle_at = None
+                return [self._do(Keep(message.peer, message.number, message.sealed))]
+            case Weights():
+                task = Task.decode(message.task, member.session)
+                self._agreement.check_round(task.round_number)
+                return self._task(task)
+            case Done():
+                final_task = Task.decode(message.task, member.session)
+                self._agreement.check_end(final_task.round_number)
+                return [self._do(KeepModel(final_task))]
+        raise MessageError(f"{type(message).__name__} may not come here")
+
+    def _begin(self, begin: Begin) -> list[Action]:
+        if self._joining or self._joined or not self._challenge:
+            raise MessageError("a second Begin came")
+        check_begin(self._roster.server, self._roster, self.index, self._challenge, begin)
+        self._joining = True
+        return [self._do(Join(begin.terms))]
+
+    # -- sharing ---------------------------------------------------------------------------------------------
+
+    def _has_joined(self, work: Join, result: object) -> list[Action]:
+        if not isinstance(result, Membership):
+            return [GiveUp(Refused(str(result)))]
+        self._member, self._joining = result, False
+        self._joined = self.came_far = True
+        return self._report(result) if work.look else []
+
+    def _report(self, member: Membership) -> list[Action]:
+        """Tell the coordinator which slices this client holds."""
+        session = member.session
+        actions: list[Action] = [_log("store damaged", what=text) for text in member.damage]
+        sharing, run = session.sharing_id.hex(), session.session_id.hex()
+        actions.append(_log("connected", client=self.index, sharing=sharing, session=run))
+        for dealer in range(session.num_clients):
+            lacking = sum(1 << number for number in member.missing[dealer])
+            actions.append(_send(Holding(dealer, (1 << num_slices(session, dealer)) - 1 - lacking)))
+        return actions + self._ready_if_complete(member)
+
+    def _ready_if_complete(self, member: Membership) -> list[Action]:
+        if self._ready or any(member.missing) or self._kept or self._flushing:
+            return []
+        self._ready = True
+        return [_send(Ready(member.session.sharing_id)), _log("ready", client=self.index)]
+
+    def _dealt(self, work: Deal, result: object) -> list[Action]:
+        if not isinstance(result, bytes):
+            return self._disconnect(str(result))
+        return [_send(Slice(work.receiver, work.number, result))]
+
+    def _has_kept(self, work: Keep, result: object, now: float) -> list[Action]:
+        """Acknowledge a slice only when it is on the disk for good; flush every few, or when no more come."""
+        member = self._member
+        if member is None:
+            return []
+        if isinstance(result, MessageError):
+            reason = str(result)
+            rejected = _log("slice rejected", dealer=work.dealer, slice=work.number, reason=reason)
+            actions: list[Action] = [rejected, _send(Reject(work.dealer, work.number, reason))]
+        else:
+            member.missing[work.dealer].discard(work.number)
+            self._kept.append(Ack(work.dealer, work.number))
+            actions = []
+        if len(self._kept) >= _FLUSH_AFTER or (self._kept and not any(member.missing)):
+            return actions + self._flush()
+        more_to_come = any(isinstance(work, Keep) for work in self._pending)
+        self._idle_at = now + _IDLE_SECONDS if self._kept and not more_to_come else None
+        return actions
+
+    def _flush(self) -> list[Action]:
+        self._idle_at = None
+        self._flushing, self._kept = self._flushing + self._kept, []
+        return [self._do(Flush())]
+
+    def _flushed(self) -> list[Action]:
+        acks, self._flushing = self._flushing, []
+        actions: list[Action] = [_send(ack) for ack in acks]
+        return actions + (self._ready_if_complete(self._member) if self._member is not None else [])
+
+    # -- answering -------------------------------------------------------------------------------------------
+
+    def _task(self, task: Task) -> list[Action]:
+        """The newest task counts: an older one that was not begun is forgotten."""
+        self._newest, self._newest_round = task, task.round_number
+        return [] if self._answering is not None else self._next_task()
+
+    def _next_task(self) -> list[Action]:
+        task, self._newest = self._newest, None
+        if task is None:
+            self._answering = None
+            return []
+        self._answering = task.round_number
+        return [self._do(AnswerTask(task))]
+
+    def _answered(self, work: AnswerTask, result: object) -> list[Action]:
+        actions: list[Action] = []
+        if isinstance(result, MessageError):
+            number, reason = work.task.round_number, str(result)
+            actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
+        elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
+            self.rounds_answered += 1
+            actions.append(_send(Answered(work.task.round_number, result)))
+        return actions + self._next_task()
+
+
+def _send(message: Message) -> Action:
+    return SendToCoordinator(message)
+
+
+def _log(event: str, **fields: Value) -> Log:
+    return Log(event, fields)

@@ -1,0 +1,143 @@
+"""Where a client's work is done: dealing, keeping and answering, over its rows, its secret and its store.
+
+The store is an interface: the real one is on a disk (`dresfl.storage`), that of a test in memory. So the work, too, is
+the same in every runtime.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
+
+from torch import Tensor
+
+from dresfl.errors import DresError, MessageError
+from dresfl.field import SecretSeed
+from dresfl.protocol import AnsweredRounds, Client, Session, ShareTable, Task, answer_from_shares
+from dresfl.sealing import Identity, Roster
+
+from .actions import AnswerTask, Deal, Flush, Join, Keep, KeepModel, Work
+from .agreement import Agreement, make_session
+from .sealed_slices import SealedSlices, missing_slices
+from .site import Membership
+from .terms import NO_NONCE, Introduction, Terms
+
+Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
+SessionOf = Callable[[tuple[int, ...], bytes], Session]
+
+
+class Store(Protocol):
+    """What a client keeps between processes: a secret, shares, and which rounds it has answered."""
+
+    def contribution(self) -> bytes:
+        """What this client adds to the nonce of a new sharing: 16 bytes that stay, and 16 fresh ones."""
+
+    def owns(self, contribution: bytes) -> bool:
+        """Whether a contribution is this store's."""
+
+    def held_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
+        """The nonces of the sharings that it has shares of and that make a session, the newest first."""
+
+    def secret(self, session: Session) -> SecretSeed:
+        """The seed of this client's masks in a sharing."""
+
+    def table(self, session: Session, index: int, look: bool) -> tuple[ShareTable, Sequence[str]]:
+        """The shares of a session's sharing, and what was found wrong with them; look: read every one of them now."""
+
+    def answered(self, session: Session) -> AnsweredRounds:
+        """Which rounds of a session were answered."""
+
+
+@final
+class Workplace:
+    """Does what a `Site` asks for. Only `Deal` may be done beside other work, in a thread of its own."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        identity: Identity,
+        roster: Roster,
+        store: Store,
+        rows: Callable[[], Rows],
+        *,
+        device: str = "cpu",
+        keep_model: Callable[[Task], None] = lambda final: None,
+    ) -> None:
+        """rows: reads this client's integer rows. keep_model: stores the final weights, for good when it returns."""
+        self._agreement, self._identity, self._roster, self._store = agreement, identity, roster, store
+        self._rows, self._device, self._keep_model = rows, device, keep_model
+        self.index = roster.index_of(identity.member)
+        self._contribution = store.contribution()
+        self._session: Session | None = None
+        self._table: ShareTable | None = None
+        self._slices: SealedSlices | None = None
+
+    def introduce(self) -> Introduction:
+        """What this client brings to the terms."""
+        held = self._store.held_nonces(self._session_of, self.index)
+        return Introduction(self._rows()[0].shape[0], self._contribution, held[0] if held else NO_NONCE)
+
+    def perform(self, work: Work) -> object:
+        """Do a piece of work; its result, or the error that it met."""
+        try:
+            return self._perform(work)
+        except DresError as error:
+            return error
+
+    def _perform(self, work: Work) -> object:
+        match work:
+            case Join():
+                return self._join(work.terms, work.look)
+            case Deal():
+                return self._sealed_slices.deal(work.receiver, work.number)
+            case Keep():
+                self._sealed_slices.keep(work.dealer, work.number, work.sealed)
+                return None
+            case Flush():
+                self._member[1].flush()
+                return None
+            case AnswerTask():
+                return self._answer(work.task)
+            case KeepModel():
+                self._keep_model(work.final)
+                return None
+        raise RuntimeError(f"{work} is not known")
+
+    def _session_of(self, rows: tuple[int, ...], nonce: bytes) -> Session:
+        return make_session(self._agreement, rows, nonce, b"")
+
+    def _join(self, terms: Terms, look: bool) -> Membership:
+        """Check the terms, and open what belongs to the session that they give."""
+        rows = self._rows()[0].shape[0] if look else None
+        held = self._store.held_nonces(self._session_of, self.index)
+        own = len(terms.contributions) > self.index and self._store.owns(terms.contributions[self.index])
+        terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
+        session = terms.session(self._agreement, self._device)
+        if self._session is None or self._session.session_id != session.session_id:
+            self._slices = None
+        table, damage = self._store.table(session, self.index, look)
+        self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
+        self._session, self._table = session, table
+        if look:
+            self._sealed_slices.keep_own()
+            table.flush()
+        missing = [set(missing_slices(session, dealer, table)) for dealer in range(session.num_clients)]
+        return Membership(session, missing, tuple(damage))
+
+    @property
+    def _member(self) -> tuple[Session, ShareTable]:
+        if self._session is None or self._table is None:
+            raise MessageError("this client has not joined a session")
+        return self._session, self._table
+
+    @property
+    def _sealed_slices(self) -> SealedSlices:
+        """This client's side of the sharing: it needs the client's own rows, which answering does not."""
+        if self._slices is None:
+            session, table = self._member
+            client = Client(session, self.index, self._store.secret(session), *self._rows(), table)
+            self._slices = SealedSlices(client, table, self._identity, self._roster)
+        return self._slices
+
+    def _answer(self, task: Task) -> bytes:
+        session, table = self._member
+        answer = answer_from_shares(session, self.index, table, self._store.answered(session), task)
+        return answer.encode(session)

@@ -1,0 +1,196 @@
+"""Z_M, M = p_1⋯p_C, as one residue for each small prime: what a protocol computes, sends and decodes in.
+
+By the Chinese remainder theorem, arithmetic in all channels together is arithmetic modulo M, exactly.
+`ResidueField` stores residues as float64, `ByteField` as int8; both give the same integers.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import FieldError, HeadroomAlarm, MessageError
+from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
+
+from .arithmetic import ModularArithmetic, take_or_zero
+from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
+from .moduli import is_prime
+from .random import uniform_elements
+
+
+@dataclass(frozen=True)
+class ResidueSystem(ModularArithmetic[Tensor]):
+    """Residues modulo distinct odd primes, ascending; each residue is symmetric around 0.
+
+    The moduli beyond the first `num_value_moduli` are headroom: `lift` refuses any value that needs them.
+    """
+
+    moduli: tuple[int, ...]
+    num_value_moduli: int
+    device: str = "cpu"
+
+    LARGEST_MODULUS: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        if len(set(self.moduli)) != len(self.moduli) or list(self.moduli) != sorted(self.moduli):
+            raise FieldError("moduli must be distinct and ascending", "use choose_moduli")
+        composite = [p for p in self.moduli if p == 2 or not is_prime(p)]
+        if composite:
+            raise FieldError(f"{composite[0]} is not an odd prime", "use choose_moduli")
+        if not 0 < self.num_value_moduli <= len(self.moduli):
+            raise FieldError(f"{self.num_value_moduli} of {len(self.moduli)} moduli cannot hold the values")
+        if self.moduli[-1] > self.LARGEST_MODULUS:
+            raise FieldError(
+                f"{self.moduli[-1]} is too large a modulus for exact products of {self.dtype} residues",
+                f"use primes up to {self.LARGEST_MODULUS}",
+            )
+        if len(self.moduli) * self._bound * 2**24 >= 2**53 or self.modulus.bit_length() > 900:
+            raise FieldError(f"{len(self.moduli)} moduli up to {self.moduli[-1]} are too many to lift exactly")
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """How a residue is stored."""
+
+    @abstractmethod
+    def with_public_bound(self, bound: int) -> "ResidueSystem":
+        """The same system, told that every |public integer| stays below `bound`: it need not look at them."""
+
+    @property
+    def value_bound(self) -> int:
+        """The largest |x| that `lift` accepts."""
+        return (math.prod(self.moduli[: self.num_value_moduli]) - 1) // 2
+
+    @property
+    def _bound(self) -> int:
+        """No stored |residue| is larger."""
+        return self.moduli[-1] // 2 + 1 + SLACK
+
+    @cached_property
+    def _p(self) -> Tensor:
+        return torch.tensor(self.moduli, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def _inv_p(self) -> Tensor:
+        return 1.0 / self._p
+
+    @cached_property
+    def _garner(self) -> Tensor:
+        return garner_inverses(self.moduli).to(self.device)
+
+    @cached_property
+    def _radix(self) -> Tensor:
+        return radix_limbs(self.moduli).to(self.device)
+
+    # -- integers out of residues ----------------------------------------------------------------------------
+
+    def lift(self, residues: Tensor) -> Tensor:
+        """ψ: residues (M,...) -> signed integers (...), correctly rounded to float64.
+
+        Raises HeadroomAlarm if any value lies beyond ±value_bound: then something overflowed or was altered.
+        """
+        values, exceeded = self.lift_checked(residues)
+        if int(exceeded):
+            raise HeadroomAlarm(
+                f"{int(exceeded)} of {values.numel()} decoded values exceed "
+                f"{math.log2(self.value_bound):.0f} bits: overflow or a corrupt answer",
+                "if it persists, give the plan more bits (smaller weights, clipping) or look for a faulty client",
+            )
+        return values
+
+    def lift_checked(self, residues: Tensor) -> tuple[Tensor, Tensor]:
+        """`lift` without the exception: the values, and how many of them lie beyond ±value_bound (a tensor)."""
+        digits = self.digits(residues)
+        flat = digits.reshape(len(self.moduli), -1)
+        exceeded = flat[self.num_value_moduli :].ne(0).any(0).sum()
+        return nearest_float64(flat, self._radix).view(digits.shape[1:]), exceeded
+
+    def lift_exact(self, residues: Tensor) -> list[int]:
+        """The same integers as Python integers, flattened, without the headroom check: for test vectors and tests."""
+        digits = self.digits(residues).reshape(len(self.moduli), -1).to(torch.int64).T.tolist()
+        radices = [math.prod(self.moduli[:i]) for i in range(len(self.moduli))]
+        return [sum(d * r for d, r in zip(row, radices, strict=True)) for row in digits]
+
+    def decode_lift(self, coefficients: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j coefficients[m,j]·answers[m,j], lifted: (M,R), (M,R,P) -> values (P,), how many are out of range."""
+        if fused_kernels(self.device):
+            from dresfl.kernels.lift_triton import decode_lift, lift_tables
+
+            return decode_lift(answers, coefficients, lift_tables(self.moduli, self.num_value_moduli))
+        return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
+
+    def digits(self, residues: Tensor) -> Tensor:
+        """Symmetric mixed-radix digits (M,...) float64; `lifting` explains them."""
+        return mixed_radix_digits(residues.to(torch.float64), self._p, self._inv_p, self._garner)
+
+    # -- randomness and bytes --------------------------------------------------------------------------------
+
+    def uniform(self, keys: Tensor, rows: Tensor, count: int) -> Tensor:
+        """Exactly uniform residues (M,R,count) of the owners' secret keys (R,8) for rows (R,)."""
+        if fused_kernels(self.device):
+            from dresfl.kernels.chacha_triton import uniform_residues
+
+            return uniform_residues(self._p.to(torch.int64), keys, rows, count, self.dtype)
+        return uniform_elements(self._p, self._inv_p, keys, rows, count).to(self.dtype)
+
+    @property
+    def residue_bytes(self) -> int:
+        """Bytes of one packed residue: 1, 2 or 3."""
+        return -(-self.moduli[-1].bit_length() // 8)
+
+    def pack(self, residues: Tensor) -> bytes:
+        """Residues as little-endian integers in [0, p), `residue_bytes` each, channel-major."""
+        return cpu.pack(residues.to("cpu", torch.float64), self._p.cpu(), self.residue_bytes)
+
+    def unpack(self, packed: bytes | memoryview, shape: Sequence[int]) -> Tensor:
+        """The residues (M,*shape) in `packed`; a wrong length or a residue ≥ p is refused."""
+        full = (len(self.moduli), *shape)
+        expected = math.prod(full) * self.residue_bytes
+        if len(packed) != expected:
+            raise MessageError(f"{expected} bytes of residues expected, {len(packed)} came")
+        octets = torch.frombuffer(bytearray(packed or b"-"), dtype=torch.uint8)[:expected]
+        residues = cpu.unpack(octets, shape, self._p.cpu(), self.residue_bytes)
+        if residues is None:
+            raise MessageError("a residue is not below its modulus")
+        return residues.to(self.device, self.dtype)
+
+    # -- arithmetic that does not depend on how residues are stored ------------------------------------------
+
+    def inverse(self, elements: Tensor) -> Tensor:
+        # Fermat: x^(p−2), one exponent bit of all channels at a time
+        if bool((canonical_(elements.to(torch.float64, copy=True), self._p) == 0).any()):
+            raise FieldError("zero has no inverse")
+        exponents = torch.tensor([p - 2 for p in self.moduli], device=self.device)
+        result, power = torch.ones_like(elements), elements
+        for bit in range(self.moduli[-1].bit_length()):
+            chosen = per_channel(((exponents >> bit) & 1).bool(), elements)
+            result = torch.where(chosen, self.mul(result, power), result)
+            power = self.mul(power, power)
+        return result
+
+    def scale(self, elements: Tensor, factor: int) -> Tensor:
+        return self.mul(elements, self._constant(factor, elements))
+
+    def add_integer(self, elements: Tensor, integer: int) -> Tensor:
+        return self.add(elements, self._constant(integer, elements))
+
+    def _constant(self, integer: int, like: Tensor) -> Tensor:
+        """(M,1,...): the residues of one integer of any size, for elements of that many axes."""
+        return per_channel(_residues(self.moduli, self.device, self.dtype, integer), like)
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(tuple(parts), axis)
+
+    def take(self, elements: Tensor, index: Tensor) -> Tensor:
+        return take_or_zero(elements, index)
+
+
+@lru_cache(maxsize=1024)
+def _residues(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
+    residues = [(integer + p // 2) % p - p // 2 for p in moduli]
+    return torch.tensor(residues, dtype=dtype, device=device)

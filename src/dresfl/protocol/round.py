@@ -1,0 +1,115 @@
+"""The four computations of a round, each written once: encode, answer, decode, step. Every runtime calls these.
+
+They take tensors and return tensors, and they do not look at values on the host. So the same code runs client by client
+over a network, for all clients at once in one process, and inside a captured CUDA graph.
+Axis letters: M moduli, N clients, K shards, T masks, B rows, W values of a row (inputs, then targets), P parameters.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.field import ResidueSystem
+from dresfl.optimizers import Optimizer, State, squared_norm
+from dresfl.quantize import gradient_reals, stepped_integers, weight_reals
+
+from .session import Session
+
+# -- encode ----------------------------------------------------------------------------------------------------------
+
+
+def encode_rows(
+    session: Session, keys: Tensor, rows: Tensor, shards: Tensor, clients: Sequence[int] | Tensor | None = None
+) -> Tensor:
+    """The shares of B coded rows, as their dealers make them: exactly what the receivers hold.
+
+    keys (B,8): the secret of each row's dealer; rows (B,): the row's number at its dealer; shards (B,K,W) integers: the
+    K original rows in it. -> (M,N,B,W), or the shares of `clients` only. Each row is encoded by itself, so a driver
+    encodes only the rows that it needs.
+    """
+    return session.code.encode(*mask_rows(session, keys, rows, shards), clients)
+
+
+def mask_rows(session: Session, keys: Tensor, rows: Tensor, shards: Tensor) -> tuple[Tensor, Tensor]:
+    """What `LagrangeCode.encode` combines: the shards as residues (M,K,B,W), and their masks (M,T,B,W).
+
+    The arguments are those of `encode_rows`. This part does not depend on the receivers.
+    """
+    return session.field.embed(shards.swapaxes(0, 1)), expand_masks(session, keys, rows)
+
+
+def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
+    """The masks of B coded rows from their dealers' secrets: keys (B,8), rows (B,) -> (M,T,B,W)."""
+    field, num_masks, width = session.field, session.max_colluders, session.row_width
+    flat = field.uniform(keys.to(field.device), rows.to(field.device), num_masks * width)  # (M,B,T·W)
+    return flat.reshape(len(field.moduli), rows.shape[0], num_masks, width).swapaxes(1, 2)
+
+
+# -- answer ----------------------------------------------------------------------------------------------------------
+
+
+def coded_gradient(session: Session, weights: Tensor, coded: Tensor) -> Tensor:
+    """What clients answer: the gradient at the weights (P,) on coded rows (M,N,B,W) of N clients -> (M,N,P)."""
+    return session.field.concat(coded_gradient_parts(session, session.field, weights, coded), 2)
+
+
+def coded_gradient_parts(session: Session, field: ResidueSystem, weights: Tensor, coded: Tensor) -> list[Tensor]:
+    """`coded_gradient` in pieces (M,N,·), for drivers that do not want all of it in one tensor.
+
+    field: the session's, or the session's with a bound on the weights.
+    """
+    size = session.network.input_size
+    return session.network.gradient_parts(field, weights, coded[..., :size], coded[..., size:])
+
+
+# -- decode ----------------------------------------------------------------------------------------------------------
+
+
+def decode_sum(field: ResidueSystem, coefficients: Tensor, pieces: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """The summed gradient of a round as integers (P,) in float64, and how many of them leave the range of values.
+
+    coefficients (M,R): from `LagrangeCode.sum_decoder`, for the clients that answered; pieces: their answers (M,R,·) in
+    runs of columns. They are taken one at a time, so that hardly more memory is needed than the answers take.
+    """
+    integers, exceeded = zip(*(field.decode_lift(coefficients, piece) for piece in pieces), strict=True)
+    return torch.cat(integers), torch.stack(exceeded).sum()
+
+
+# -- step ------------------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a step gives: the state after it, and three numbers, as tensors, that somebody has to look at."""
+
+    weights: Tensor  # (P,) int64
+    moments: State
+    peak: Tensor  # the largest decoded integer
+    squared_norm: Tensor  # of the mean gradient
+    reach: Tensor  # the largest weight after the step
+
+
+def step(
+    session: Session,
+    optimizer: Optimizer,
+    weights: Tensor,
+    moments: Mapping[str, Tensor],
+    integers: Tensor,
+    factors: Sequence[float] | Tensor,
+    noise: Tensor,
+) -> Step:
+    """One step from the decoded integers (P,): w ← w − Q(2^lw · update).
+
+    factors: the optimiser's, for this step. noise (P,): uniform in (0, 1), for the stochastic rounding.
+    """
+    network, device = session.network, str(integers.device)
+    scales = network.weight_scales_on(device)
+    gradient = gradient_reals(integers, network.gradient_scales_on(device), session.batch_size * session.num_shards)
+    before = weights.to(torch.float64)
+    update, after = optimizer.update(moments, factors, gradient, weight_reals(before, scales))
+    moved = stepped_integers(before, update, scales, noise)
+    return Step(moved.to(torch.int64), after, integers.abs().max(), squared_norm(gradient), moved.abs().max())

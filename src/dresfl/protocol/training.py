@@ -1,0 +1,169 @@
+"""The training as a state machine, at the coordinator: tasks out, answers in, a step for R valid answers of a round.
+
+No clock and no I/O: a runtime decides when a round has waited long enough and calls `skip`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import CheckpointError, MessageError
+from dresfl.field import Domain
+from dresfl.optimizers import Optimizer, State
+
+from .messages import Answer, Task
+from .round import decode_sum, step
+from .session import Session
+
+_COLUMNS = 2**12  # coordinates decoded at a time
+
+WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
+
+
+@final
+@dataclass(frozen=True)
+class RoundRecord:
+    """How a round ended.
+
+    `refused`: a decoded value left its range, or the training diverged. The weights then stay as they were.
+    """
+
+    round_number: int
+    outcome: Literal["stepped", "skipped", "refused"]
+    survivors: tuple[int, ...]  # the clients whose answers were decoded
+    peak_bits: float = 0.0  # log2 of the largest decoded integer
+    gradient_norm: float = 0.0
+    reason: str = ""
+
+
+def stepped(round_number: int, survivors: tuple[int, ...], peak: float, squared_norm: float) -> RoundRecord:
+    """The record of a round that moved the weights."""
+    bits = math.log2(peak) if peak else 0.0
+    return RoundRecord(round_number, "stepped", survivors, peak_bits=bits, gradient_norm=math.sqrt(squared_norm))
+
+
+@final
+class Training:
+    """The weights, the round and the optimiser's state, as the coordinator keeps them.
+
+    It is sent answers, never a row. The threat model says what answers can reveal.
+    """
+
+    def __init__(self, session: Session, optimizer: Optimizer, rounds: int) -> None:
+        self.session = session
+        self.optimizer = optimizer
+        self.rounds = rounds
+        self.round_number = 0
+        self.weights = session.network.initial_weights(session.stream).to(session.device)  # (P,) int64
+        self._state = optimizer.initial_state(session.network.num_parameters, session.device)
+        self._answers: dict[int, Tensor] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether every round has ended."""
+        return self.round_number >= self.rounds
+
+    def task(self) -> Task:
+        """What to send to every client that can be reached."""
+        return Task(self.round_number, self.weights)
+
+    def receive(self, answer: Answer) -> RoundRecord | None:
+        """Take one answer. At the R-th of the current round: decode, step, and return the round's record.
+
+        An answer to another round is late and dropped. A second one of the same client is refused.
+        """
+        if self.done or answer.round_number != self.round_number:
+            return None
+        if not 0 <= answer.client < self.session.num_clients:
+            raise MessageError(f"client {answer.client} does not exist among {self.session.num_clients}")
+        if answer.client in self._answers:
+            raise MessageError(f"client {answer.client} answered round {self.round_number} twice")
+        size = self.session.network.num_parameters
+        wanted = (len(self.session.field.moduli), size)
+        if tuple(answer.residues.shape) != wanted:
+            raise MessageError(f"an answer of shape {tuple(answer.residues.shape)} came, {wanted} was expected")
+        self._answers[answer.client] = answer.residues
+        if len(self._answers) < self.session.recovery_threshold:
+            return None
+        survivors = tuple(sorted(self._answers))
+        pieces = (
+            torch.stack([self._answers[j][:, start : start + _COLUMNS] for j in survivors], 1)  # (M,R,columns)
+            for start in range(0, size, _COLUMNS)
+        )
+        return self._step(*decode_sum(self.session.field, self.session.code.sum_decoder(survivors), pieces), survivors)
+
+    def skip(self) -> RoundRecord:
+        """Close a round that got fewer than R answers: no step, as in the paper."""
+        got = tuple(sorted(self._answers))
+        reason = f"{len(got)} of {self.session.recovery_threshold} answers"
+        return self.close(RoundRecord(self.round_number, "skipped", got, reason=reason))
+
+    def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
+        """Take a summed gradient (M,P) that was computed without coding, and step."""
+        return self._step(*self.session.field.lift_checked(total), survivors)
+
+    def _step(self, integers: Tensor, exceeded: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
+        """Step by the decoded integers (P,), or refuse the round if any of them is out of range."""
+        number = self.round_number
+        if int(exceeded):
+            bits = math.log2(self.session.field.value_bound)
+            reason = f"{int(exceeded)} of {integers.numel()} decoded values exceed {bits:.0f} bits"
+            return self.close(RoundRecord(number, "refused", survivors, reason=reason))
+        factors = self.optimizer.factors(self.optimizer.rate(number, self.rounds), self.steps + 1)
+        noise = self.session.device_stream.uniform(Domain.ROUNDING, number, integers.numel())
+        taken = step(self.session, self.optimizer, self.weights, self._state, integers, factors, noise)
+        if not float(taken.reach) < WEIGHT_LIMIT:
+            reason = f"a weight would leave ±2^31 ({float(taken.reach):.3g}): the training diverged"
+            return self.close(RoundRecord(number, "refused", survivors, reason=reason))
+        self.adopt(taken.weights, taken.moments, 1)
+        return self.close(stepped(number, survivors, float(taken.peak), float(taken.squared_norm)))
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken: skipped and refused rounds do not count."""
+        return int(self._state["steps"])
+
+    @property
+    def moments(self) -> State:
+        """The optimiser's tensors (P,)."""
+        return {name: value for name, value in self._state.items() if name != "steps"}
+
+    def adopt(self, weights: Tensor, moments: State, steps: int) -> None:
+        """Take over the result of `steps` steps. Whoever made them closes their rounds."""
+        self.weights = weights
+        self._state = {**moments, "steps": self._state["steps"] + steps}
+
+    def close(self, record: RoundRecord) -> RoundRecord:
+        """End the current round and begin the next."""
+        self._answers = {}
+        self.round_number += 1
+        return record
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed training needs, between rounds. Nothing in it is secret to the coordinator."""
+        moments = {f"optimizer.{name}": value for name, value in self._state.items()}
+        whole = {"round": torch.tensor([self.round_number]), "weights": self.weights, **moments}
+        return {name: value.cpu() for name, value in whole.items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state()`; the session and the optimiser must be the same."""
+        expected = {name: (value.shape, value.dtype) for name, value in self.state().items()}
+        found = {name: (value.shape, value.dtype) for name, value in state.items()}
+        if expected != found:
+            raise CheckpointError(
+                "the checkpoint does not fit this model and optimiser",
+                "resume with the run's own config.toml",
+            )
+        taken, number = int(state["optimizer.steps"]), int(state["round"])
+        in_range = 0 <= taken <= number <= self.rounds and bool((state["weights"].double().abs() < WEIGHT_LIMIT).all())
+        if not in_range or not all(bool(value.isfinite().all()) for value in state.values()):
+            raise CheckpointError("the checkpoint holds impossible values", "delete the run's folder to start over")
+        self.round_number = number
+        self.weights = state["weights"].to(self.weights.device, copy=True)
+        self._state = {name: state[f"optimizer.{name}"].to(old.device, copy=True) for name, old in self._state.items()}
+        self._answers = {}

@@ -1,0 +1,144 @@
+"""The coordinator's machine with its disk and its clock: what the network runtimes share.
+
+A runtime hands events in and gets back what is to be done on the network, in order. By then everything that had to be
+on the disk first is there. Calls come from one thread at a time; `stored_slice` may be called from any.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from dresfl.errors import DresError
+from dresfl.federation import Agreement, Coordinator, CoordinatorSettings, Terms, largest_message
+from dresfl.federation.actions import (
+    Action,
+    Close,
+    DropSlice,
+    Finish,
+    Log,
+    Record,
+    Send,
+    SendSlice,
+    StoreSlice,
+    StoreTerms,
+    Value,
+)
+from dresfl.federation.messages import Relayed
+from dresfl.files import write_atomic
+from dresfl.protocol import RoundRecord, Session, Training
+from dresfl.sealing import Identity, Roster
+from dresfl.storage.spool import Spool
+
+from .log import Log as WriteLog
+
+OnNetwork = Send | SendSlice | Close | Finish
+
+
+@final
+class CoordinatorHost:
+    """One run of a coordinator in a folder: terms.json, spool/, and what `watch` writes."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        agreement: Agreement,
+        identity: Identity,
+        roster: Roster,
+        folder: Path,
+        make_training: Callable[[Session], Training],
+        watch: Callable[[RoundRecord, int], None],
+        log: WriteLog,
+    ) -> None:
+        """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
+
+        What `watch` writes must be on the disk when it returns, or follow again from what is.
+        """
+        self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
+        self._watch, self._log = watch, log
+        self.most_bytes = largest_message(agreement)  # of a message
+        self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
+        self._spool: Spool | None = None
+        terms = None
+        if self._terms_path.exists():
+            terms = Terms.from_json(self._terms_path.read_bytes(), agreement.num_clients)
+        self.machine = Coordinator(settings, agreement, identity, roster, make_training, terms, self._open_spool)
+
+    def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
+        self._spool = Spool(self._spool_folder, session.sharing_id)
+        return self._spool.stored()
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def start(self) -> list[OnNetwork]:
+        return self._carry_out(self.machine.start(time.monotonic()))
+
+    def connected(self, client: int) -> list[OnNetwork]:
+        return self._carry_out(self.machine.connected_to(client, time.monotonic()))
+
+    def disconnected(self, client: int) -> list[OnNetwork]:
+        return self._carry_out(self.machine.disconnected(client, time.monotonic()))
+
+    def received(self, client: int, data: bytes) -> list[OnNetwork]:
+        return self._carry_out(self.machine.received(client, data, time.monotonic()))
+
+    def slice_lost(self, lost: SendSlice) -> list[OnNetwork]:
+        return self._carry_out(self.machine.slice_lost(lost.receiver, lost.dealer, lost.number))
+
+    def tick(self) -> list[OnNetwork]:
+        return self._carry_out(self.machine.tick(time.monotonic()))
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until `tick` has to be called, if nothing happens before; None: for ever."""
+        at = self.machine.wake_at
+        return None if at is None else max(0.0, at - time.monotonic())
+
+    # -- the disk --------------------------------------------------------------------------------------------
+
+    def stored_slice(self, wanted: SendSlice) -> Relayed | None:
+        """A slice that is to be sent; None if the disk has lost it: then `slice_lost` must be told."""
+        sealed = self._slices.get(wanted.receiver, wanted.dealer, wanted.number)
+        return None if sealed is None else Relayed(wanted.dealer, wanted.number, sealed)
+
+    @property
+    def _slices(self) -> Spool:
+        if self._spool is None:
+            raise RuntimeError("the terms are not settled")
+        return self._spool
+
+    def _carry_out(self, actions: list[Action]) -> list[OnNetwork]:
+        left, on_network = deque(actions), list[OnNetwork]()
+        while left:
+            action = left.popleft()
+            match action:
+                case Log():
+                    self._log(action.event, **action.fields)
+                case StoreTerms():
+                    write_atomic(self._terms_path, action.terms.to_json(), private=True)
+                case Record():
+                    self._watch(action.record, action.answers)
+                case StoreSlice():
+                    left.extend(self._store(action, on_network))
+                case DropSlice():
+                    self._slices.drop(action.receiver, action.dealer, action.number)
+                case Send() | SendSlice() | Close() | Finish():
+                    on_network.append(action)
+                case _:
+                    raise RuntimeError(f"{action} is not the coordinator's")
+        return on_network
+
+    def _store(self, action: StoreSlice, on_network: list[OnNetwork]) -> list[Action]:
+        """Keep a slice. If the disk will not have it, its dealer is sent away and may come back with it."""
+        try:
+            self._slices.put(action.receiver, action.dealer, action.number, action.sealed)
+            return []
+        except DresError as error:
+            self._log("failed", client=action.dealer, reason=str(error), hint=error.hint)
+            on_network.append(Close(action.dealer, error))
+            now = time.monotonic()
+            return [
+                *self.machine.slice_lost(action.receiver, action.dealer, action.number),
+                *self.machine.disconnected(action.dealer, now),
+            ]

@@ -1,0 +1,158 @@
+"""A client on the network: it connects, and comes back whatever happens. All decisions are the machine's."""
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+import grpc
+from grpc.aio import AioRpcError
+
+from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.federation import Agreement, Site, Workplace, largest_message
+from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, SendToCoordinator, Work
+from dresfl.federation.actions import Log as LogAction
+from dresfl.federation.messages import Message
+from dresfl.protocol import Task
+from dresfl.runtimes.log import Log
+
+from .streams import SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
+from .tls import Credentials
+from .weights import WeightReceiver
+
+_FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+@final
+@dataclass(frozen=True)
+class ConnectSettings:
+    """Where the coordinator is, and how patiently a client comes back."""
+
+    coordinator: str = "127.0.0.1:7443"
+    keepalive: float = 20.0  # seconds between pings on an idle connection
+    first_delay: float = 0.2  # seconds before the first attempt to come back; then twice as long each time
+    longest_delay: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.keepalive < 1 or not 0 < self.first_delay <= self.longest_delay:
+            raise UsageError("keepalive must be at least 1, and first_delay positive and at most longest_delay")
+
+
+class _Disconnected(Exception):
+    """The machine wants to come back later."""
+
+
+@final
+class GrpcClient:
+    """One client: its machine, its work in threads, and a connection that comes back."""
+
+    def __init__(
+        self, settings: ConnectSettings, agreement: Agreement, credentials: Credentials, workplace: Workplace, log: Log
+    ) -> None:
+        self._settings, self._credentials, self._workplace, self._log = settings, credentials, workplace, log
+        self._most_bytes = largest_message(agreement)
+        self.machine = Site(agreement, credentials.roster, workplace.index, workplace.introduce)
+        self._loop = asyncio.get_running_loop()
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._work: asyncio.Queue[Work] = asyncio.Queue()
+        self._dealing: asyncio.Queue[Work] = asyncio.Queue()
+        self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
+        self._wake_at: float | None = None
+        self._changed = asyncio.Event()
+        self._final: Task | None = None
+
+    async def run(self) -> Task:
+        """Take part until the end; return the final weights. Raises Refused if the coordinator will not have us."""
+        delay = self._settings.first_delay
+        try:
+            while True:
+                try:
+                    await self._connect()
+                except AioRpcError as error:
+                    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                        raise Refused(
+                            "the coordinator does not speak version 2 of the protocol", SAME_RELEASE
+                        ) from error
+                    if error.code() in _FINAL:
+                        raise Refused(f"the coordinator refuses this client: {error.details()}") from error
+                    reason = f"{error.code().name}: {error.details()}"
+                except (MessageError, StreamEnded, _Disconnected) as error:
+                    reason = str(error)
+                came_far = self.machine.came_far
+                self._carry_out(self.machine.disconnected(self._loop.time()))
+                if self._final is not None:
+                    return self._final
+                delay = self._settings.first_delay if came_far else min(2 * delay, self._settings.longest_delay)
+                pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that clients do not all come back at once
+                self._log("disconnected", reason=reason, again_in=round(pause, 3))
+                await asyncio.sleep(pause)
+        finally:
+            self._worker.shutdown(wait=True)
+            self._dealer.shutdown(wait=True)
+
+    async def _connect(self) -> None:
+        """One connection, from Hello to its end."""
+        options = [
+            *channel_options(self._settings.keepalive, self._most_bytes),
+            ("grpc.ssl_target_name_override", self._credentials.roster.server.name),
+            ("grpc.use_local_subchannel_pool", 1),  # a new attempt is not slowed by an older one's back-off
+        ]
+        for queue in (self._outbox, self._work, self._dealing):
+            while not queue.empty():  # what an earlier connection left
+                queue.get_nowait()
+        credentials = self._credentials.for_client()
+        async with grpc.aio.secure_channel(self._settings.coordinator, credentials, options) as channel:
+            stream = CoordinatorStream(channel)
+            self._carry_out(self.machine.connected(self._loop.time()))
+            await first_of(
+                self._read(stream),
+                self._write(stream),
+                self._perform(self._work, self._worker),
+                self._perform(self._dealing, self._dealer),
+                self._keep_time(),
+            )
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendToCoordinator():
+                    self._outbox.put_nowait(action.message)
+                case Work():
+                    (self._dealing if isinstance(action, Deal) else self._work).put_nowait(action)
+                case LogAction():
+                    self._log(action.event, **action.fields)
+                case Disconnect():
+                    raise _Disconnected(action.reason)
+                case GiveUp():
+                    raise action.error
+                case Leave():
+                    self._final = action.final
+        if self._final is not None or self.machine.wake_at != self._wake_at:
+            self._wake_at = self.machine.wake_at
+            self._changed.set()
+
+    async def _read(self, stream: CoordinatorStream) -> None:
+        weights = WeightReceiver()
+        while True:
+            self._carry_out(self.machine.received(weights.take(await stream.read()), self._loop.time()))
+
+    async def _write(self, stream: CoordinatorStream) -> None:
+        while True:
+            await stream.write((await self._outbox.get()).encode())
+
+    async def _perform(self, queue: "asyncio.Queue[Work]", thread: ThreadPoolExecutor) -> None:
+        while True:
+            work = await queue.get()
+            result = await self._loop.run_in_executor(thread, self._workplace.perform, work)
+            self._carry_out(self.machine.worked(work, result, self._loop.time()))
+
+    async def _keep_time(self) -> None:
+        """Tell the machine when its time has come; end when it has left."""
+        while self._final is None:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(self._wake_at):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._carry_out(self.machine.tick(self._loop.time()))

@@ -1,0 +1,332 @@
+"""A run's counters, what is measured of it, and its folder. The same for every runtime.
+
+    config.toml or agreement.json   what the run is of
+    metrics.jsonl            a line for each measurement, and one for each refused round
+    checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid
+    model.safetensors        the model (model_file.py)
+    summary.json             written last: its presence means that the run is complete
+
+A run can be killed at any moment and resumed. The masks of a resumed simulation are new ones. That changes nothing:
+decoded integers do not depend on masks.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from dresfl import __version__
+from dresfl.errors import CheckpointError, DresError
+from dresfl.files import disk, write_atomic
+from dresfl.model import weights_sha256
+from dresfl.protocol import Answer, RoundRecord, Training
+
+from .model_file import StoredModel, write_model
+from .tensors import load_tensors, save_tensors
+
+RUN_FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.toml")
+CHECKPOINT_FORMAT = "dresfl checkpoint 2"
+
+
+@final
+@dataclass
+class Progress:
+    """How a run stands: the counters that the summary reports and a checkpoint keeps.
+
+    >>> Progress(round_number=4, answers=30).mean_survivors == 7.5
+    True
+    """
+
+    round_number: int = 0
+    skipped: int = 0
+    alarms: int = 0
+    answers: int = 0
+    accuracy: float | None = None  # of the last evaluation; None: nothing was evaluated
+    peak_bits: float = 0.0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+
+    @property
+    def mean_survivors(self) -> float:
+        """Answers a round, on average."""
+        return self.answers / max(1, self.round_number)
+
+    def count(self, record: RoundRecord, answers: int) -> None:
+        """Take a round into account."""
+        self.round_number = record.round_number + 1
+        self.answers += answers
+        self.skipped += record.outcome == "skipped"
+        self.alarms += record.outcome == "refused"
+        self.peak_bits = max(self.peak_bits, record.peak_bits)
+
+
+@final
+@dataclass(frozen=True)
+class Measurement:
+    """How a run stood after a round: a line of metrics.jsonl, an entry of `Run.history`.
+
+    >>> Measurement(20, None, 0, 0, 9.0, 0.5, 100.0, 1.0).to_dict()["round"]
+    20
+    """
+
+    round: int  # rounds done
+    test_accuracy: float | None  # None: there is no test set
+    skipped_rounds: int
+    alarms: int
+    mean_survivors: float
+    gradient_norm: float
+    peak_bits: float
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The measurement as plain values."""
+        return dataclasses.asdict(self)
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """What came of a run: summary.json, and `Run.summary`. What does not apply to a run is None.
+
+    >>> {"rounds", "test_accuracy", "weights_sha256"} <= {field.name for field in dataclasses.fields(Summary)}
+    True
+    """
+
+    name: str
+    engine: str
+    test_accuracy: float | None  # None: nothing was evaluated
+    rounds: int
+    skipped_rounds: int
+    alarms: int
+    mean_survivors: float
+    recovery_threshold: int
+    reliable_clients: int | None  # of a simulation
+    train_rows: int
+    test_rows: int | None
+    weights_sha256: str
+    seconds: float
+    seconds_per_round: float
+    bytes_shared: int
+    bytes_uploaded: int
+    modulus_bits: int
+    needed_bits: float
+    peak_bits: float
+    versions: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as plain values, as summary.json has them."""
+        return dataclasses.asdict(self)
+
+
+def summarise(
+    training: Training,
+    progress: Progress,
+    *,
+    name: str,
+    engine: str,
+    reliable_clients: int | None = None,
+    test_rows: int | None = None,
+) -> Summary:
+    """The summary of a run that has ended. Engine `direct` shares and uploads nothing."""
+    session, coded = training.session, engine != "direct"
+    residues, parameters = session.field, session.network.num_parameters
+    coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
+    share = session.row_width * len(residues.moduli) * residues.residue_bytes  # of one row, for one client
+    return Summary(
+        name=name,
+        engine=engine,
+        test_accuracy=progress.accuracy,
+        rounds=training.rounds,
+        skipped_rounds=progress.skipped,
+        alarms=progress.alarms,
+        mean_survivors=progress.mean_survivors,
+        recovery_threshold=session.recovery_threshold,
+        reliable_clients=reliable_clients,
+        train_rows=sum(session.client_rows),
+        test_rows=test_rows,
+        weights_sha256=weights_sha256(training.weights),
+        seconds=progress.seconds,
+        seconds_per_round=progress.seconds / training.rounds,
+        bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
+        bytes_uploaded=progress.answers * Answer.size(residues, parameters) if coded else 0,
+        modulus_bits=residues.modulus.bit_length(),
+        needed_bits=session.needed_bits,
+        peak_bits=progress.peak_bits,
+        versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    )
+
+
+Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test set that they classify right
+
+
+@final
+class RunRecorder:
+    """Counts a training's rounds, measures it now and then, and keeps its folder if it has one. Use it in a `with`.
+
+    A folder with a checkpoint sets the training back to where that left it. After each round call `count`; after the
+    last of a block `measure`; `checkpoint` when it is time.
+    """
+
+    def __init__(
+        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None
+    ) -> None:
+        self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
+        self.progress = restore(training, folder) if folder else Progress()
+        self.history: list[Measurement] = []
+        self._started = time.monotonic() - self.progress.seconds
+        self._metrics = _Metrics(folder / "metrics.jsonl", self.progress.metrics_bytes) if folder else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def count(self, record: RoundRecord, answers: int) -> None:
+        """Take a round into account. A refused one is written down."""
+        self.progress.count(record, answers)
+        if record.outcome == "refused" and self._metrics is not None:
+            self._metrics.write({"round": record.round_number, "alarm": record.reason})
+
+    def measure(self, record: RoundRecord) -> Measurement | None:
+        """After a round: evaluate and write a line, if it is time."""
+        if self._training.round_number % self._every and not self._training.done:
+            return None
+        progress = self.progress
+        if self._accuracy is not None:
+            progress.accuracy = self._accuracy(self._training.weights)
+        progress.seconds = time.monotonic() - self._started
+        measured = Measurement(
+            round=progress.round_number,
+            test_accuracy=progress.accuracy,
+            skipped_rounds=progress.skipped,
+            alarms=progress.alarms,
+            mean_survivors=progress.mean_survivors,
+            gradient_norm=record.gradient_norm,
+            peak_bits=progress.peak_bits,
+            seconds=progress.seconds,
+        )
+        self.history.append(measured)
+        if self._metrics is not None:
+            self._metrics.write(measured.to_dict())
+        return measured
+
+    def checkpoint(self) -> None:
+        """Put everything on the disk, so that a resumed run goes on from here. Nothing happens without a folder."""
+        self.progress.seconds = time.monotonic() - self._started
+        if self._folder is None or self._metrics is None:
+            return
+        self.progress.metrics_bytes = self._metrics.sync()
+        state = {
+            "format": CHECKPOINT_FORMAT,
+            "progress": dataclasses.asdict(self.progress),
+            "session": self._training.session.session_id.hex(),
+        }
+        save_tensors(checkpoint_path(self._folder), self._training.state(), state)
+
+    def finish(self, summary: Summary, model: StoredModel) -> None:
+        """Write the model, then the summary."""
+        if self._folder is not None:
+            write_model(self._folder / "model.safetensors", model)
+            write_summary(self._folder, summary.to_dict())
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_path(folder: Path) -> Path:
+    """Where a run's folder keeps the coordinator's state."""
+    return folder / "checkpoint.safetensors"
+
+
+def clear_run(folder: Path) -> None:
+    """Remove the files of an earlier run from its folder, and nothing else."""
+    for name in RUN_FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json: the run is complete."""
+    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a complete run."""
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return summary
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {folder / 'summary.json'}: {error}") from error
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    try:
+        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
+
+
+def restore(training: Training, folder: Path) -> Progress:
+    """Set a training to where its folder's checkpoint left it, if there is one; how the run stands."""
+    path = checkpoint_path(folder)
+    if not path.exists():
+        return Progress()
+    tensors, meta = load_tensors(path)
+    if meta.get("format") != CHECKPOINT_FORMAT:
+        found = meta.get("format", "that of dresfl 0.1")
+        raise CheckpointError(
+            f"{path} has the format {found}, but {CHECKPOINT_FORMAT!r} was wanted",
+            "finish the run with the dresfl that began it, or start over in another folder",
+        )
+    stored, known = meta.get("progress"), dataclasses.asdict(Progress())
+    if not isinstance(stored, dict) or stored.keys() != known.keys() or not all(map(_is_counter, stored.items())):
+        raise CheckpointError(f"{path} has no valid progress", "delete the run's folder to start over")
+    training.restore(tensors)
+    return Progress(**stored)
+
+
+def _is_counter(entry: tuple[str, object]) -> bool:
+    name, value = entry
+    return type(value) in (int, float) or (name == "accuracy" and value is None)
+
+
+@final
+class _Metrics:
+    """metrics.jsonl, cut back to what the checkpoint knows, then appended to."""
+
+    def __init__(self, path: Path, valid_bytes: int) -> None:
+        with disk(path, "write", DresError):
+            self._file = open(path, "ab")  # noqa: SIM115 - closed in `close`
+            if self._file.seek(0, os.SEEK_END) < valid_bytes:
+                self._file.close()
+                raise CheckpointError(f"{path} is shorter than its checkpoint says", "delete the folder to start over")
+            self._file.truncate(valid_bytes)
+            self._file.seek(0, os.SEEK_END)
+        self._path = path
+
+    def write(self, line: dict[str, Any]) -> None:
+        with disk(self._path, "write", DresError):
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+
+    def sync(self) -> int:
+        """Flush to the disk; return the length."""
+        with disk(self._path, "write", DresError):
+            os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # every line was flushed; a full disk has complained already
+            self._file.close()

@@ -1,0 +1,141 @@
+"""A client's disk in memory: what is flushed survives the process, what is not is lost with it."""
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import DresError, MessageError
+from dresfl.field import SecretSeed
+from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, num_slices, slice_range, slice_rows
+
+Place = tuple[int, int]  # a dealer and the number of a slice
+
+
+@dataclass
+class KeptSharing:
+    """The shares of one sharing, as they are on the disk. A slice that is not sound was damaged after it was kept."""
+
+    nonce: bytes
+    client_rows: tuple[int, ...]
+    tag: bytes
+    slices: dict[Place, Tensor] = field(default_factory=dict)
+    damaged: set[Place] = field(default_factory=set)
+
+
+@dataclass
+class Disk:
+    """What a client keeps between its processes."""
+
+    secret: bytes
+    sharings: dict[bytes, KeptSharing] = field(default_factory=dict)
+    answered: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
+    model: Task | None = None
+
+    def damage(self, generator: random.Random) -> str:
+        """Change a byte of one slice, if there is one."""
+        places = [(kept, place) for kept in self.sharings.values() for place in sorted(kept.slices)]
+        if not places:
+            return "nothing is kept yet"
+        kept, place = generator.choice(places)
+        kept.damaged.add(place)
+        return f"slice {place[1]} of dealer {place[0]}"
+
+
+class KeptTable(ShareTable):
+    """Shares that are on the disk after `flush`. Slices of other residues than were kept before are refused."""
+
+    def __init__(self, session: Session, kept: KeptSharing) -> None:
+        self._session, self._kept = session, kept
+        self.damage = [f"slice {number} of dealer {dealer} is damaged" for dealer, number in sorted(kept.damaged)]
+        self._known = dict(kept.slices)  # also of those that are damaged: their digests are known
+        self._held = {place: rows for place, rows in kept.slices.items() if place not in kept.damaged}
+        self._pending: set[Place] = set()
+
+    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
+        numbers = [n for n in range(num_slices(self._session, dealer)) if self._rows(dealer, n).start == first_row]
+        if not numbers or len(self._rows(dealer, numbers[0])) != residues.shape[1]:
+            raise MessageError("not a whole slice")
+        place, coming = (dealer, numbers[0]), residues.to("cpu", torch.int32)
+        if place in self._known and not torch.equal(self._known[place], coming):
+            raise MessageError(f"dealer {dealer} sent other residues for rows it had shared already")
+        if place not in self._held:
+            self._known[place] = self._held[place] = coming
+            self._pending.add(place)
+
+    def _rows(self, dealer: int, number: int) -> range:
+        return slice_range(self._session, dealer, number)
+
+    def rows(self, dealers: Tensor, rows: Tensor) -> Tensor:
+        size = slice_rows(self._session)
+        pairs = zip(dealers.tolist(), rows.tolist(), strict=True)
+        return torch.stack([self._held[d, r // size][:, r % size] for d, r in pairs], 1)
+
+    def missing(self, dealer: int) -> list[range]:
+        numbers = range(num_slices(self._session, dealer))
+        return [self._rows(dealer, number) for number in numbers if (dealer, number) not in self._held]
+
+    def flush(self) -> None:
+        for place in self._pending:
+            self._kept.slices[place] = self._held[place]
+            self._kept.damaged.discard(place)
+        self._pending.clear()
+
+    def durable(self, dealer: int, number: int) -> bool:
+        """Whether a slice would be found after a crash, as far as this process can know."""
+        return (dealer, number) in self._held and (dealer, number) not in self._pending
+
+
+class KeptAnswers(AnsweredRounds):
+    """Answered rounds, on the disk at once."""
+
+    def __init__(self, kept: dict[int, bytes]) -> None:
+        self._kept = kept
+
+    def claim(self, round_number: int, weights: bytes) -> bool:
+        return self._kept.setdefault(round_number, weights) == weights
+
+
+class MemoryStore:
+    """A `Store` over a `Disk`, for the time of one process."""
+
+    def __init__(self, disk: Disk, rows: tuple[Tensor, Tensor], fresh: Callable[[], bytes]) -> None:
+        """fresh: 16 bytes that nobody had before."""
+        digest = hashlib.sha256(b"".join(part.numpy().tobytes() for part in rows)).digest()
+        self._disk, self._fresh = disk, fresh
+        self._seed = SecretSeed(disk.secret).derive(b"rows" + digest)
+        self._tables: dict[bytes, KeptTable] = {}
+
+    def contribution(self) -> bytes:
+        return self._seed.tag() + self._fresh()
+
+    def owns(self, contribution: bytes) -> bool:
+        return contribution[:16] == self._seed.tag()
+
+    def held_nonces(self, session_of: Callable[[tuple[int, ...], bytes], Session], index: int) -> Sequence[bytes]:
+        nonces = []
+        for identity, kept in reversed(self._disk.sharings.items()):
+            try:
+                fits = session_of(kept.client_rows, kept.nonce).sharing_id == identity
+            except DresError:
+                continue
+            if fits and kept.tag == self._seed.tag():
+                nonces.append(kept.nonce)
+        return nonces
+
+    def secret(self, session: Session) -> SecretSeed:
+        return self._seed.derive(b"sharing" + session.sharing_digest)
+
+    def table(self, session: Session, index: int, look: bool) -> tuple[KeptTable, Sequence[str]]:
+        identity = session.sharing_id
+        if identity in self._tables:
+            return self._tables[identity], []
+        fresh = KeptSharing(session.nonce, session.client_rows, self._seed.tag())
+        table = self._tables[identity] = KeptTable(session, self._disk.sharings.setdefault(identity, fresh))
+        return table, table.damage
+
+    def answered(self, session: Session) -> KeptAnswers:
+        return KeptAnswers(self._disk.answered.setdefault(session.session_id, {}))

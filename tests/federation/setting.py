@@ -1,0 +1,89 @@
+"""A small federation to play with: everybody's keys and rows, the agreement, and the weights that must come out."""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+
+from dresfl.federation import Agreement, make_session
+from dresfl.model import Dense, Layer, Square, weights_sha256
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Session, Training, row_bytes
+from dresfl.runtimes.local import LocalFederation, no_dropouts
+from dresfl.sealing import Identity, Roster
+
+OPTIMIZER = Optimizer(method="momentum", learning_rate=0.05, schedule="constant")
+SLICE_ROWS = 2
+ROW_COUNTS = (3, 2, 5, 2, 4, 3)
+
+
+class Setting:
+    """Keys, rows, agreement. Nothing in it changes, so schedules share it."""
+
+    def __init__(self, layers: tuple[Layer, ...], num_clients: int, rounds: int) -> None:
+        self.coordinator = Identity.create("coordinator")
+        self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
+        self.roster = Roster.create(self.coordinator, self.coordinator.card, [client.card for client in self.clients])
+        self.agreement = Agreement(
+            layers,
+            input_shape=(3,),
+            num_clients=num_clients,
+            rounds=rounds,
+            input_bits=3,
+            weight_bits=6,
+            batch_size=4,
+            roster=self.roster.digest,
+        )
+        generator = torch.Generator().manual_seed(7)
+        self.rows = []
+        classes = self.agreement.network.num_classes
+        for count in ROW_COUNTS[:num_clients]:
+            inputs = torch.randint(0, 9, (count, 3), generator=generator, dtype=torch.int32)
+            labels = torch.randint(classes, (count,), generator=generator)
+            self.rows.append((inputs, F.one_hot(labels, classes).to(torch.int32)))
+        self.session = make_session(self.agreement, tuple(len(inputs) for inputs, _ in self.rows), b"", b"")
+        self._states = {(): self.server().state()}
+
+    @property
+    def num_clients(self) -> int:
+        return self.agreement.num_clients
+
+    @property
+    def rounds(self) -> int:
+        return self.agreement.rounds
+
+    @property
+    def slice_bytes(self) -> int:
+        """What SLICE_BYTES has to be for slices of SLICE_ROWS rows."""
+        return SLICE_ROWS * row_bytes(self.session)
+
+    def server(self, session: Session | None = None) -> Training:
+        return Training(session or self.session, OPTIMIZER, self.rounds)
+
+    def weights_after(self, stepped: tuple[bool, ...]) -> str:
+        """The weights of an undisturbed run in one process that steps in these rounds and leaves out the others."""
+        return weights_sha256(self._state_after(stepped)["weights"])
+
+    def _state_after(self, stepped: tuple[bool, ...]) -> dict[str, torch.Tensor]:
+        if stepped not in self._states:
+            server = self.server()
+            server.restore(self._state_after(stepped[:-1]))
+            if stepped[-1]:
+                everybody = no_dropouts(self.num_clients, 0)
+                LocalFederation(self.session, server, self.rows, everybody, "direct").run_round()
+            else:
+                server.skip()
+            self._states[stepped] = server.state()
+        return self._states[stepped]
+
+
+@functools.cache
+def linear(rounds: int = 4) -> Setting:
+    """Five clients, of whom three must answer."""
+    return Setting((Dense(3),), 5, rounds)
+
+
+@functools.cache
+def squared(rounds: int = 3) -> Setting:
+    """Six clients, of whom five must answer."""
+    return Setting((Dense(2), Square(), Dense(2)), 6, rounds)

@@ -260,9 +260,10 @@ def test_the_old_names_work_and_say_the_new_ones(dresfl: Run, tmp_path: Path, ol
         result = dresfl(command, "--config", "absent.toml", cwd=tmp_path)
         refused(result, 2, "absent.toml")
         assert (f"`dresfl {old}` is now `dresfl {new}`" in result.stderr) == (command == old)
-    listed = dresfl("--help", cwd=tmp_path).stdout.split()
-    assert new in listed
-    assert old not in listed
+    lines = dresfl("--help", cwd=tmp_path).stdout.splitlines()
+    commands = [words[0] for line in lines if (words := line.strip("│ ").split())]
+    assert new in commands
+    assert old not in commands
 
 
 @pytest.mark.parametrize("command", ["plan", "train", "demo", "vectors", "predict", "serve", "join"])

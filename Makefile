@@ -28,12 +28,11 @@ layers: $(VENV)/.ready
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# What takes too long for every change: tests marked slow, four fault schedules with real processes, ten times as many
-# schedules of the machine, and wider hypothesis sweeps over the arithmetic.
+# What takes too long for every change: tests marked slow, four fault schedules with real processes, and wider
+# hypothesis sweeps over the arithmetic.
 test-slow: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m slow
 	SCHEDULES=100 $(BIN)/python -m pytest tests/runtimes/grpc_runtime/test_schedules_processes.py
-	SCHEDULES=20000 $(BIN)/python -m pytest -n 2 tests/federation/test_schedules.py
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 -m "not slow" \
 		tests/kernels tests/field tests/coding tests/model tests/protocol tests/test_quantize.py
 

@@ -17,7 +17,9 @@ import dresfl as dr
 def trained(path: Path) -> Path:
     digits = dr.load_dataset("digits")
     network = dr.mlp((64, 10), input_bits=4, weight_bits=10)
-    dr.simulate(network, dr.partition(digits.train, 3), rounds=60, threads=1).model.save(path)
+    optimizer = dr.Optimizer(method="momentum", learning_rate=0.03, schedule="cosine")
+    clients = dr.partition(digits.train, 3)
+    dr.simulate(network, clients, rounds=60, optimizer=optimizer, threads=1).model.save(path)
     return path
 
 

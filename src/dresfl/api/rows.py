@@ -19,12 +19,14 @@ Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
 def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
     """Inputs and labels as flat rows for a network. Wrong shapes, labels, NaN and infinity are refused by name."""
     if not isinstance(rows, Sequence) or len(rows) != 2:
-        raise DataError(f"{name} is no pair of inputs and labels", "give each client (inputs, labels)")
+        raise DataError(
+            f"{name} is not a pair of inputs and labels", "give a list with one pair (inputs, labels) for each client"
+        )
     inputs, labels = to_inputs(rows[0], network, name), _numbers(rows[1], f"{name}: labels")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{name}: labels are {labels.dtype} of {labels.ndim} axes, wanted integers of 1",
-            "number the classes from 0 and convert with .astype(int)",
+            f"{name}: labels have type {labels.dtype} and shape {labels.shape}, one integer for each row is wanted",
+            "number the classes from 0; one-hot labels become integers with labels.argmax(1)",
         )
     return DataSet(inputs, labels.astype(np.int64), network.num_classes, name)
 
@@ -36,8 +38,9 @@ def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.floa
     fits = shape == wanted or (1 in (len(shape), len(wanted)) and math.prod(shape) == network.input_size)
     if inputs.dtype.kind not in "fiub" or not shape or not fits:
         raise DataError(
-            f"{name}: inputs are {inputs.dtype} of shape {inputs.shape}, wanted numbers of shape (rows, *{wanted})",
-            "one row is inputs[:1], not inputs[0]; images have their channels last",
+            f"{name}: inputs have type {inputs.dtype} and shape {inputs.shape}, numbers of shape "
+            f"(rows, {', '.join(map(str, wanted))}) are wanted",
+            "give every row the network's input shape; a single row is inputs[:1]; images have their channels last",
         )
     return np.ascontiguousarray(inputs.reshape(len(inputs), network.input_size), dtype=np.float32)
 

@@ -97,7 +97,9 @@ def shares_command(
 def federate_command(
     clients: Annotated[int, typer.Option(help="N: how many clients.")] = 9,
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE.toml", help="What to train.")] = "digits",
-    kill: Annotated[int, typer.Option(help="Kill this many clients mid-run, and restart one.")] = 0,
+    kill: Annotated[
+        int, typer.Option(help="Kill this many clients mid-run, and restart as many as needed, at least one.")
+    ] = 0,
     kill_coordinator: Annotated[
         bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
     ] = False,

@@ -58,7 +58,8 @@ def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
             raise ValueError(f"it has no {' and no '.join(missing)}")
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"cannot read rows from {path}: {error}", "save them with numpy.savez(inputs=…, labels=…)"
+            f"cannot read rows from {path}: {error}",
+            "check the path; save them with numpy.savez('rows.npz', inputs=…, labels=…)",
         ) from error
     return arrays
 

@@ -305,7 +305,8 @@ def _play(
             heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
+                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
+                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
             elif event["event"] in ("terms settled", "rounds", "joined", "left", "shortage", "failed", "refused"):
                 note(" ".join(f"{key}={value}" for key, value in event.items() if key != "time"))
             done = done or event["event"] == "done"

@@ -321,7 +321,8 @@ def _play(
         for event in coordinator.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                note(f"round {number}/{event['rounds']}  accuracy {100 * (event['accuracy'] or 0):.1f} %")
+                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
+                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
         while due := faults.take(number, sum(client.running for client in clients) < needed):
             fault, client = due
             pid = _cause(fault, coordinator, clients, client)

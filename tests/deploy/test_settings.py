@@ -133,3 +133,12 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
     for name in ("text.npz", "other.npz", "objects.npz", "absent.npz"):
         with pytest.raises(DataError, match="cannot read"):
             read_npz(tmp_path / name, 3)
+
+
+def test_skipped_rounds_need_a_checkpoint_each() -> None:
+    """Played again after a crash, a decoded round might be skipped: clients have seen what followed from it."""
+    keys = Keys("keys", "c.pem", "ca.pem", "roster.json", "00")
+    network = config.Listening(on_shortage="skip")
+    assert CoordinatorConfig("run", "a.toml", "run", keys, network=network).checkpoint_every == 1
+    with pytest.raises(UsageError, match="checkpoint_every = 1"):
+        CoordinatorConfig("run", "a.toml", "run", keys, checkpoint_every=2, network=network)

@@ -156,10 +156,13 @@ class Schedule:
         settings = CoordinatorSettings(
             timing, linger=generator.choice((0.0, 30.0, 60.0)), windows=generator.choice((tight, some, Windows()))
         )
+        checkpoint_every = generator.choice((1, 1, 2, 3))
         return cls(
             setting,
             settings,
-            checkpoint_every=generator.choice((1, 1, 2, 3)),
+            checkpoint_every=1
+            if timing.on_shortage == "skip"
+            else checkpoint_every,  # as a coordinator's settings want
             faults=generator.choice((0, 1, 2, 4, 8, 14)),
             bends=generator.random() < 0.25,
             slow=generator.choice((None, None, generator.randrange(setting.num_clients))),

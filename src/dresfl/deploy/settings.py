@@ -133,6 +133,11 @@ class CoordinatorConfig:
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.checkpoint_every > 1 and self.network.on_shortage == "skip":
+            raise UsageError(
+                'on_shortage = "skip" needs checkpoint_every = 1: played again after a crash, a round may be skipped',
+                'set checkpoint_every = 1, or on_shortage = "retry"',
+            )
 
     def listen_settings(self) -> ListenSettings:
         return ListenSettings(self.network.listen, self.network.keepalive)

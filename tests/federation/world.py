@@ -162,7 +162,7 @@ class Schedule:
             settings,
             checkpoint_every=1
             if timing.on_shortage == "skip"
-            else checkpoint_every,  # as a coordinator's settings want
+            else checkpoint_every,  # as its settings want
             faults=generator.choice((0, 1, 2, 4, 8, 14)),
             bends=generator.random() < 0.25,
             slow=generator.choice((None, None, generator.randrange(setting.num_clients))),

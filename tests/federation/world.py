@@ -160,9 +160,7 @@ class Schedule:
         return cls(
             setting,
             settings,
-            checkpoint_every=1
-            if timing.on_shortage == "skip"
-            else checkpoint_every,  # as its settings want
+            checkpoint_every=1 if timing.on_shortage == "skip" else checkpoint_every,  # as its settings want
             faults=generator.choice((0, 1, 2, 4, 8, 14)),
             bends=generator.random() < 0.25,
             slow=generator.choice((None, None, generator.randrange(setting.num_clients))),

@@ -158,5 +158,5 @@ def _literal(value: Any) -> str:
         return "{ " + ", ".join(entries) + " }"
     if isinstance(value, tuple):
         return "[\n" + "".join(f"    {_literal(entry)},\n" for entry in value) + "]"
-    # TOML's numbers and booleans are JSON's, and so are its strings, but for surrogate pairs and DEL
+    # TOML writes numbers, booleans and strings as JSON does. Two differences: surrogate pairs, and the character DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

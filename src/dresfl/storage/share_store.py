@@ -278,7 +278,7 @@ def _is_identity(name: str) -> bool:
 
 
 def _dealt(folder: Path) -> list[Path]:
-    """A sharing's files but for those of answered rounds, its own record last: whoever is killed in between sees it."""
+    """A sharing's files, without those of answered rounds. Its own record is last: it outlives a delete cut short."""
     files = [path for path in folder.iterdir() if path.suffix != ".answered"]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 

@@ -39,7 +39,7 @@ class DiskTable(ShareTable):
         clients = range(session.num_clients)
         self._digests: list[list[str | None]] = [[None] * num_slices(session, d) for d in clients]
         self._verify_all = look
-        self._unread: list[set[int]] = [set() for _ in clients]  # slices listed, but not yet held against their digest
+        self._unread: list[set[int]] = [set() for _ in clients]  # slices listed whose digest was not checked yet
         self._held = [np.zeros(num_slices(session, d), dtype=np.bool_) for d in clients]
         self._lacking = [num_slices(session, d) for d in clients]
         self._pending: dict[int, int] = {}  # bytes by dealer

@@ -20,7 +20,7 @@ from dresfl.storage.spool import Spool
 from .federation import Network, stop, within
 from .proxy import Proxy
 from .test_cuts import Proxied
-from .test_refusals import PLACE, drain, five_clients, join
+from .test_refusals import PLACE, disturbed_run, drain, five_clients, join
 
 
 def clean(run: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -68,23 +68,6 @@ def test_the_first_reason_counts() -> None:
 # -- a replaced connection -------------------------------------------------------------------------------------
 
 
-def waiting_for_one(consortium: Consortium, intrude: Any) -> Any:
-    """A run that waits for client 4, and goes on with it after `intrude`."""
-
-    async def run() -> None:
-        network = Network(consortium)
-        coordinator = await network.start_coordinator()
-        clients = network.start_clients()
-        async with network.pause_after(3):
-            await stop(clients.pop(PLACE))
-        await network.coordinator_events.seen("left")
-        await within("what disturbs the run", intrude(network), report=network.report)
-        clients[PLACE] = network.start_client(PLACE)
-        assert await network.finish(coordinator, clients) == consortium.expected()
-
-    return run
-
-
 def test_a_newer_connection_takes_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The older one is ended. Nothing that it says counts, nothing meant for the newer one goes to it, and its end is
     not that of the newer one."""
@@ -102,7 +85,7 @@ def test_a_newer_connection_takes_over(tmp_path: Path, caplog: pytest.LogCapture
             assert (await new.read())[0] == Weights.KIND
             assert PLACE in network.machine.ready
 
-    clean(waiting_for_one(five_clients(tmp_path), intrude), caplog)
+    clean(lambda: disturbed_run(five_clients(tmp_path), intrude), caplog)
 
 
 def test_messages_of_a_replaced_connection_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +113,7 @@ def test_messages_of_a_replaced_connection_are_dropped(tmp_path: Path, caplog: p
         busy.set()
         return coordinator._machine.submit(int)
 
-    clean(waiting_for_one(five_clients(tmp_path), intrude), caplog)
+    clean(lambda: disturbed_run(five_clients(tmp_path), intrude), caplog)
 
 
 # -- a client that vanishes ------------------------------------------------------------------------------------

@@ -38,22 +38,23 @@ Intrude = Callable[[Network], Awaitable[None]]
 PLACE = 4  # of five clients, all needed: the intruder comes while this one is away, so that the run waits for both
 
 
+async def disturbed_run(consortium: Consortium, intrude: Intrude) -> Network:
+    """A run that waits for one client, and goes on with it after `intrude`: the weights are the undisturbed ones."""
+    network = Network(consortium)
+    coordinator = await network.start_coordinator()
+    clients = network.start_clients()
+    async with network.pause_after(3):
+        await stop(clients.pop(PLACE))
+    await network.coordinator_events.seen("left")
+    await within("the end of what disturbs the run", intrude(network), report=network.report)
+    clients[PLACE] = network.start_client(PLACE)
+    assert await network.finish(coordinator, clients) == consortium.expected()
+    return network
+
+
 def disturbed(consortium: Consortium, intrude: Intrude) -> Network:
-    """A run with an intruder in the middle of it: the weights are those of an undisturbed one."""
-
-    async def run() -> Network:
-        network = Network(consortium)
-        coordinator = await network.start_coordinator()
-        clients = network.start_clients()
-        async with network.pause_after(3):
-            await stop(clients.pop(PLACE))
-        await network.coordinator_events.seen("left")
-        await within("the intruder to be refused", intrude(network), report=network.report)
-        clients[PLACE] = network.start_client(PLACE)
-        assert await network.finish(coordinator, clients) == consortium.expected()
-        return network
-
-    return asyncio.run(run())
+    """`disturbed_run` in a loop of its own."""
+    return asyncio.run(disturbed_run(consortium, intrude))
 
 
 def five_clients(folder: Path) -> Consortium:

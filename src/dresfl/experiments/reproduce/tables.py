@@ -110,7 +110,7 @@ def markdown(records: Sequence[Record]) -> str:
     sections = [
         "# Table 1: test accuracy (%)\n\n"
         "Mean ± standard deviation over the seeds; below each figure of ours, in brackets, the paper's. "
-        "Bold: the best but for centralised training. Made from the records in `jsonl/`.",
+        "Bold: the best method, centralised training left aside. Made from the records in `jsonl/`.",
         _grid(*accuracies(found, gap="<br>", bold="**")),
         *(f"**Note.** {note}." for note in notes),
         "## How each cell ran",

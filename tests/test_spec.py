@@ -57,7 +57,7 @@ ROOT = Path(__file__).parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
-MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed"]
+MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed", "Declined"]
 MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done"]
 
 

@@ -11,6 +11,7 @@
      6 Reject    dealer u16 | slice u32 | text                     this slice did not open
      7 Answered  round u32 | an Answer                             the value of an opening at this client's point
      8 Informed  rounds u32                                        this client has kept the final weights
+     9 Declined  round u32 | text                                  this client will not answer that round
 
     From the coordinator
     16 Wait      text                                              what the coordinator waits for
@@ -39,6 +40,7 @@ from .terms import Introduction, Terms
 
 VERSION = 2
 TEXT_BYTES = 1000  # the longest text in a message
+ANY_ROUND = 2**32 - 1  # in a Declined: this client answers no round any more; no run has so many rounds
 AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = MOST_SLICES // 8
 HEAD_BYTES = 96  # no message has more before its payload: a Hello has 86
@@ -233,6 +235,19 @@ class Informed(_Plain):
     FORM = _ROUND
 
 
+@final
+@dataclass(frozen=True)
+class Declined(_Plain):
+    """A client will not answer a round, or, with ANY_ROUND, no round at all until it comes back."""
+
+    round_number: int
+    reason: str
+
+    KIND: ClassVar[int] = 9
+    FORM = _ROUND
+    REST = "text"
+
+
 # -- from the coordinator --------------------------------------------------------------------------------------
 
 
@@ -334,7 +349,17 @@ class Done(_Plain):
     REST = "bytes"
 
 
-FROM_CLIENT: tuple[type[Message], ...] = (Hello, Holding, Ready, Slice, Ack, Reject, Answered, Informed)
+FROM_CLIENT: tuple[type[Message], ...] = (
+    Hello,
+    Holding,
+    Ready,
+    Slice,
+    Ack,
+    Reject,
+    Answered,
+    Informed,
+    Declined,
+)
 FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
 
 

@@ -36,10 +36,12 @@ from .actions import (
 from .agreement import Agreement
 from .enrolment import check_begin
 from .messages import (
+    ANY_ROUND,
     FROM_COORDINATOR,
     Ack,
     Answered,
     Begin,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -158,7 +160,8 @@ class Site:
         if isinstance(result, StoreError) and isinstance(work, AnswerTask):
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
         if isinstance(result, DresError) and not isinstance(result, MessageError):
-            return [GiveUp(result)]
+            hidden = f"{type(result).__name__}: see the log of this client"  # its words may be for this client alone
+            return [_send(Declined(ANY_ROUND, hidden)), GiveUp(result)]
         match work:
             case Join():
                 return self._has_joined(work, result)
@@ -304,6 +307,7 @@ class Site:
         if isinstance(result, MessageError):
             number, reason = work.task.round_number, str(result)
             actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
+            actions.append(_send(Declined(number, reason)))
         elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
             self.rounds_answered += 1
             actions.append(_send(Answered(work.task.round_number, result)))

@@ -158,7 +158,7 @@ class GrpcCoordinator:
         calls: list[Callable[[], None]] = []
         for action in actions:
             if isinstance(action, Finish):
-                calls.append(self._end)
+                calls.append(functools.partial(self._end, action.error))
                 continue
             client = action.receiver if isinstance(action, SendSlice) else action.client
             connection = self._newest.get(client)

@@ -84,11 +84,12 @@ def test_a_checkpoint_of_version_1(consortium: Consortium, tmp_path: Path) -> No
         restore(training, tmp_path)
 
 
-def test_a_store_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_version(consortium: Consortium, tmp_path: Path, version: int) -> None:
     digest = data_digest(*consortium.rows[0])
     ShareStore.open(tmp_path / "store", digest).close()
-    write_record(tmp_path / "store" / "store.json", {"format": "dresfl store 1"})
-    with pytest.raises(StoreError, match="is of 'dresfl store 1', not of 'dresfl store 2'"):
+    write_record(tmp_path / "store" / "store.json", {"format": f"dresfl store {version}"})
+    with pytest.raises(StoreError, match=f"is of 'dresfl store {version}', not of 'dresfl store 3'"):
         ShareStore.open(tmp_path / "store", digest)
 
 

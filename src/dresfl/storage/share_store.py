@@ -4,7 +4,7 @@
     FOLDER/lock                          held while a process uses it
     FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
-    FOLDER/SHARING/DEALER.rows .json     shares (share_table.py)
+    FOLDER/SHARING/shares.rows .index    shares (share_table.py)
     FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
@@ -39,7 +39,7 @@ from .share_table import DiskTable
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "dresfl store 2"
+FORMAT = "dresfl store 3"
 _SECRET = b"dresfl secret 1\n"
 
 SessionOf = Callable[[tuple[int, ...], bytes], Session]

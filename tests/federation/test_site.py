@@ -94,10 +94,12 @@ def work(actions):
 def test_hello_brings_everything_and_a_fresh_challenge():
     client = Client()
     (hello,) = said(client.site.connected(client.now))
-    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode())
+    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode(), hello.instance)
     fresh = Site(client.setting.agreement, client.setting.roster, INDEX, lambda: client.introduction)
-    challenges = {said(fresh.connected(0.0))[0].challenge for _ in range(3)}
-    assert len(challenges) == 3
+    hellos = [said(fresh.connected(0.0))[0] for _ in range(3)]
+    assert len({hello.challenge for hello in hellos}) == 3
+    assert len({hello.instance for hello in hellos}) == 1  # it is one process
+    assert hellos[0].instance != hello.instance
     assert not fresh._joined
 
 

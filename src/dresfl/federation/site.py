@@ -83,13 +83,16 @@ class Site:
         index: int,
         introduce: Callable[[], Introduction],
         challenge: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+        instance: bytes = b"",
     ) -> None:
         """introduce: what this client brings: its rows, its part of a nonce, and the sharing that it holds.
 
         challenge: fresh bytes that the coordinator must sign; a runtime that signs whole bundles needs none.
+        instance: 8 bytes that no other process has; empty: chosen here, at random.
         """
         self._agreement, self._roster, self.index = agreement, roster, index
         self._introduce, self._make_challenge = introduce, challenge
+        self._instance = instance or secrets.token_bytes(8)
         self._member: Membership | None = None
         self.rounds_answered = 0
         self._final: Task | None = None
@@ -122,7 +125,7 @@ class Site:
         self._reset()
         self._connected, self.came_far = True, False
         self._challenge = self._make_challenge()
-        return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode()))]
+        return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode(), self._instance))]
 
     def resumed(self, terms: Terms, now: float) -> list[Action]:
         """Go on within a session that this client has joined before, in a process that has ended since.

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from consortium import Consortium
-from dresfl.errors import DresError, StoreError
+from dresfl.errors import DresError, Refused, StoreError
 from dresfl.federation.messages import Done, Ready, Request, Weights
 from dresfl.runtimes.grpc_runtime.coordinator import Connection
 from dresfl.storage.spool import Spool
@@ -114,6 +115,29 @@ def test_messages_of_a_replaced_connection_are_dropped(tmp_path: Path, caplog: p
         return coordinator._machine.submit(int)
 
     clean(lambda: disturbed_run(five_clients(tmp_path), intrude), caplog)
+
+
+def test_a_copied_client_folder_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two processes with one identity do not take the connection from each other for ever: the older one ends."""
+
+    async def run() -> None:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
+        async with network.pause_after(3):
+            await stop(clients.pop(PLACE))  # all five are needed: the run waits
+        shutil.copytree(tmp_path / "client-0", tmp_path / "copy")
+        older, clients[0] = clients[0], network.start_client(0, folder=tmp_path / "copy")
+        with pytest.raises(Refused, match="client 0 runs twice"):
+            await within("the end of the older process", older, report=network.report)
+        clients[PLACE] = network.start_client(PLACE)
+        assert await network.finish(coordinator, clients) == consortium.expected()
+        (refused,) = network.coordinator_events.of("refused")
+        assert (refused["client"], refused["name"]) == (0, "site-0")
+        assert len(network.coordinator_events.of("replaced")) <= 3  # by the copy, by the older one, by the copy again
+
+    consortium = five_clients(tmp_path)
+    clean(run, caplog)
 
 
 # -- a client that vanishes ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Site, Workplace, largest_message
 from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
-from dresfl.federation.messages import Message
+from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 
@@ -72,7 +72,7 @@ class GrpcClient:
                 except AioRpcError as error:
                     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                         raise Refused(
-                            "the coordinator does not speak version 2 of the protocol", SAME_RELEASE
+                            f"the coordinator does not speak version {VERSION} of the protocol", SAME_RELEASE
                         ) from error
                     if error.code() in _FINAL:
                         raise Refused(f"the coordinator refuses this client: {error.details()}") from error

@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,34 @@ def test_a_disk_that_takes_no_slice(
         coordinator = await network.start_coordinator()
         assert await network.finish(coordinator, network.start_clients()) == consortium.expected()
         assert len(network.coordinator_events.of("failed")) == 7
+
+    monkeypatch.setattr(Spool, "put", full)
+    consortium = Consortium(tmp_path, clients=5)
+    clean(run, caplog)
+
+
+def test_a_full_disk_is_not_asked_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dealers are sent away right after Begin: each time they wait twice as long before they come back."""
+    put, first, times = Spool.put, 0.05, 3
+    free = threading.Event()
+
+    def full(spool: Spool, *arguments: Any) -> None:
+        if not free.is_set():
+            raise StoreError("no space left")
+        put(spool, *arguments)
+
+    async def run() -> None:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        settings = replace(network.connect_settings(), first_delay=first, longest_delay=30.0)
+        network.connect_settings = lambda: settings  # type: ignore[method-assign]
+        clients = network.start_clients()
+        line = await network.client_events[0].seen("disconnected", times)
+        assert line["again_in"] >= 0.5 * first * 2**times
+        free.set()
+        assert await network.finish(coordinator, clients) == consortium.expected()
 
     monkeypatch.setattr(Spool, "put", full)
     consortium = Consortium(tmp_path, clients=5)

@@ -79,11 +79,11 @@ class GrpcClient:
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded, _Disconnected) as error:
                     reason = str(error)
-                came_far = self.machine.came_far
                 self._carry_out(self.machine.disconnected(self._loop.time()))
                 if self._final is not None:
                     return self._final
-                delay = self._settings.first_delay if came_far else min(2 * delay, self._settings.longest_delay)
+                came_far, longest = self.machine.came_far, self._settings.longest_delay
+                delay = self._settings.first_delay if came_far else min(2 * delay, longest)
                 pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that clients do not all come back at once
                 self._log("disconnected", reason=reason, again_in=round(pause, 3))
                 await asyncio.sleep(pause)

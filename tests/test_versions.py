@@ -54,6 +54,12 @@ def test_a_hello_of_version_1(consortium: Consortium) -> None:
     assert "version 1 of the protocol" in str(refusal(consortium, HELLO_OF_VERSION_1))
 
 
+def test_a_hello_of_version_2(consortium: Consortium) -> None:
+    """That of dresfl 0.2: it has no instance."""
+    hello = Hello(Introduction(9, bytes(32)), bytes(16), consortium.agreement.encode()).encode()
+    assert "version 2 of the protocol" in str(refusal(consortium, hello[:1] + b"\x02" + hello[2:86] + hello[94:]))
+
+
 def test_an_agreement_of_version_1(consortium: Consortium) -> None:
     hello = Hello(Introduction(9, bytes(32)), bytes(16), agreement_of_version_1(consortium))
     found = str(refusal(consortium, hello.encode()))
@@ -138,7 +144,7 @@ def test_a_coordinator_of_version_1_is_named(consortium: Consortium) -> None:
         await listener.start()
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Refused, match="does not speak version 2"):
+                with pytest.raises(Refused, match="does not speak version 3"):
                     await there.start_client(0)
         finally:
             await listener.stop(0)

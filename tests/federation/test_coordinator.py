@@ -155,6 +155,27 @@ def test_a_newer_connection_takes_the_place_of_an_older_one():
     assert sent(run.hello(0), Wait) == [0]
 
 
+def test_a_client_that_runs_twice_is_named_and_its_older_process_ends():
+    run = Run()
+    run.join(1)
+    run.connect(0)
+    run.hello(0, instance=b"process1")
+    run.connect(0)  # a restarted client, or a copy of its folder: nobody can tell yet
+    assert sent(run.hello(0, instance=b"process2"), Wait) == [0]
+    run.connect(0)
+    actions = run.hello(0, instance=b"process1")
+    assert isinstance(closed(actions)[0], Refused)
+    assert "client 0 runs twice" in str(closed(actions)[0])
+    (line,) = [action for action in actions if isinstance(action, Log) and action.event == "refused"]
+    assert line.fields["name"] == run.setting.roster.members[0].name
+    run.connect(0)  # the newer process lost its connection meanwhile, and comes back
+    assert sent(run.hello(0, instance=b"process2"), Wait) == [0]
+    assert run.machine.connected == [0, 1]
+    run.machine.disconnected(0, run.now)
+    run.connect(0)  # it has gone: the older one may come
+    assert sent(run.hello(0, instance=b"process1"), Wait) == [0]
+
+
 def test_no_hello_in_time():
     run = Run()
     run.connect(0)

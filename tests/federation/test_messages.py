@@ -22,7 +22,7 @@ FIXED = [  # every byte has its place
     messages.Begin(b"g" * 64, TERMS),
 ]
 OPEN = [  # their last part may have any length
-    messages.Hello(Introduction(7, b"c" * 32, b"n" * 32), b"h" * 16, b'{"seed":1}'),
+    messages.Hello(Introduction(7, b"c" * 32, b"n" * 32), b"h" * 16, b'{"seed":1}', b"instance"),
     messages.Holding(2, 0b1001),
     messages.Holding(2, 0),
     messages.Holding(1, 1 << 999),
@@ -89,7 +89,7 @@ def test_what_has_a_fixed_length_has_no_other(message):
 
 @pytest.mark.parametrize(
     ("message", "head"),
-    [(OPEN[0], 85), (OPEN[1], 2), (OPEN[4], 6), (OPEN[5], 4), (OPEN[7], 6), (OPEN[8], 6), (OPEN[9], 4), (OPEN[11], 41)],
+    [(OPEN[0], 93), (OPEN[1], 2), (OPEN[4], 6), (OPEN[5], 4), (OPEN[7], 6), (OPEN[8], 6), (OPEN[9], 4), (OPEN[11], 41)],
     ids=lambda value: name(value) if isinstance(value, messages.Message) else "",
 )
 def test_a_head_that_is_cut_is_refused(message, head):
@@ -127,7 +127,7 @@ def test_holdings_keep_every_bit(dealer, held):
 def test_another_version_is_named():
     data = bytearray(OPEN[0].encode())
     data[1] = 1
-    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 2") as caught:
+    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 3") as caught:
         messages.decode(bytes(data), (messages.Hello,))
     assert "same release" in caught.value.hint
     with pytest.raises(MessageError, match="version 9"):  # whatever else that version says
@@ -142,7 +142,7 @@ def test_a_client_without_rows_is_refused():
 
 
 def test_limits():
-    hello = OPEN[0].encode()[:86]
+    hello = OPEN[0].encode()[:94]
     messages.decode(hello + bytes(messages.AGREEMENT_BYTES), (messages.Hello,))
     with pytest.raises(MessageError, match="too long"):
         messages.decode(hello + bytes(messages.AGREEMENT_BYTES + 1), (messages.Hello,))

@@ -96,10 +96,12 @@ def work(actions):
 def test_hello_brings_everything_and_a_fresh_challenge():
     client = Client()
     (hello,) = said(client.site.connected(client.now))
-    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode())
+    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode(), hello.instance)
     fresh = Site(client.setting.agreement, client.setting.roster, INDEX, lambda: client.introduction)
-    challenges = {said(fresh.connected(0.0))[0].challenge for _ in range(3)}
-    assert len(challenges) == 3
+    hellos = [said(fresh.connected(0.0))[0] for _ in range(3)]
+    assert len({hello.challenge for hello in hellos}) == 3
+    assert len({hello.instance for hello in hellos}) == 1  # it is one process
+    assert hellos[0].instance != hello.instance
     assert not fresh._joined
 
 
@@ -388,3 +390,44 @@ def test_going_on_in_a_new_process():
     assert said(client.done(piece, b"answer"))
     (action,) = client.begin()
     assert isinstance(action, Disconnect)  # no challenge is open
+
+
+# -- coming back -----------------------------------------------------------------------------------------------
+
+
+def ended(client, after=1.0):
+    """Whether the connection that ends now was of use, so that the client may come back soon."""
+    client.site.disconnected(client.now + after)
+    return client.site.came_far
+
+
+def test_a_begin_alone_is_no_reason_to_come_back_soon():
+    client = Client()
+    client.join()
+    (deal,) = client.hear(Request(3, 0))
+    client.done(deal, b"sealed")
+    assert not ended(client)
+    client.site.connected(client.now)
+    assert not ended(client, 1000.0)  # nobody was there
+    client.join()
+    (task,) = client.weights(0)
+    client.done(task, b"answer")  # which the coordinator does not take
+    assert not ended(client)
+
+
+def test_a_connection_that_was_of_use():
+    client = Client()
+    client.join([(0, 0), (0, 1)])
+    keep(client, 0, 0)
+    (flush,) = client.site.tick(client.now + 1.0)
+    client.done(flush)
+    assert ended(client)
+    client.join()
+    (task,) = client.weights(0)
+    client.done(task, b"answer")
+    client.weights(1)
+    assert ended(client)
+    client.join()
+    assert not ended(client, 9.9)
+    client.join()
+    assert ended(client, 10.0)

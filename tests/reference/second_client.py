@@ -68,7 +68,7 @@ class SecondClient:
             challenge = secrets.token_bytes(16)
             contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16)
             hello = {"rows": len(self._rows), "contribution": contribution, "held_nonce": bytes(32)}
-            await self._send("Hello", **hello, challenge=challenge, agreement=self._text.encode())
+            await self._send("Hello", **hello, challenge=challenge, instance=bytes(8), agreement=self._text.encode())
             kind, data = await self._next()
             while kind == "Wait":
                 kind, data = await self._next()

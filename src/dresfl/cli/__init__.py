@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the run failed, 2 wrong usage or an infeasible plan, 3 too
 Commands import what they need inside themselves: torch takes seconds, and most commands do without it.
 """
 
+import select
 import sys
 from typing import Any, cast
 
@@ -50,7 +51,15 @@ def _run() -> int:
 
 
 def _complain(message: str, hint: str) -> None:
-    if message:
+    if message and not _stderr_is_stuck():
         print(f"error: {message}", file=sys.stderr)
         if hint:
             print(f"hint: {hint}", file=sys.stderr)
+
+
+def _stderr_is_stuck() -> bool:
+    """Whether nobody reads the pipe that stderr is: an error is no reason to stay for ever."""
+    try:
+        return not select.select([], [sys.stderr.fileno()], [], 5.0)[1]
+    except (OSError, ValueError):  # not a descriptor that can be asked
+        return False

@@ -92,7 +92,7 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
     from dresfl.runtimes.flower_runtime.coordinator import WINDOWS, FlowerCoordinator
     from dresfl.runtimes.flower_runtime.post import Post
-    from dresfl.runtimes.log import log_to
+    from dresfl.runtimes.log import log_thread
     from dresfl.sealing import Identity, Roster
 
     from .serve import run_coordinator
@@ -109,16 +109,15 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
             lines.write(line + "\n")
             print(line, flush=True)  # for `flwr log`
 
-        log = log_to(write)
-
         def carry_out(host: "CoordinatorHost") -> None:
             post = Post(carrier, ttl=max(3600.0, 10 * deadline))  # given up for good long after the deadline
             FlowerCoordinator(host, identity, roster, log, deadline).run(post)
 
-        try:
-            summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
-        except DresError as error:
-            log("error", reason=str(error), hint=error.hint)
-            raise
-        log("done", weights_sha256=summary["weights_sha256"])
-        return summary
+        with log_thread(write) as log:
+            try:
+                summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
+            except DresError as error:
+                log("error", reason=str(error), hint=error.hint)
+                raise
+            log("done", weights_sha256=summary["weights_sha256"])
+            return summary

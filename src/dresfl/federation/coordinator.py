@@ -29,6 +29,7 @@ from .enrolment import Enrolment, signed_begin
 from .messages import (
     ANY_ROUND,
     FROM_CLIENT,
+    NO_INSTANCE,
     Ack,
     Answered,
     Declined,
@@ -84,6 +85,7 @@ class _Client:
     """What the coordinator knows of one connection of a client."""
 
     hello_until: float
+    replaced: bytes = NO_INSTANCE  # the client's process that was connected when this connection came
     hello: Hello | None = None
     begun: bool = False
     joined: bool = False  # it has accepted the terms: only now is it asked for slices, or sent any
@@ -185,8 +187,10 @@ class Coordinator:
 
     def connected_to(self, client: int, now: float) -> list[Action]:
         """A client whose identity is known has connected. A connection that it had before does not count any more."""
-        actions = self.disconnected(client, now) if client in self._clients else []
-        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS)
+        older = self._clients.get(client)
+        actions = self.disconnected(client, now) if older is not None else []
+        replaced = older.hello.instance if older is not None and older.hello is not None else NO_INSTANCE
+        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS, replaced=replaced)
         return actions
 
     def disconnected(self, client: int, now: float) -> list[Action]:
@@ -280,7 +284,7 @@ class Coordinator:
         raise MessageError(f"{type(message).__name__} may not come now")
 
     def _hello(self, client: int, state: _Client, hello: Hello, now: float) -> list[Action]:
-        settled = self._enrolment.hello(client, hello)
+        settled = self._enrolment.hello(client, hello, state.replaced)
         state.hello = hello
         actions: list[Action] = [_log("joined", client=client, name=self._roster.members[client].name)]
         if settled is not None:

@@ -3,7 +3,8 @@
     kind u8 | body, where the body is, by kind
 
     From a client
-     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | agreement, JSON
+     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | instance 8 |
+                 agreement, JSON
      2 Holding   dealer u16 | a bit for each slice, low first      one for each dealer: what is on this client's disk
      3 Ready     sharing 16                                        this client holds every share
      4 Slice     receiver u16 | slice u32 | sealed bytes           a slice that was asked for
@@ -38,14 +39,15 @@ from .agreement import MOST_SLICES, Agreement, make_session
 from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 
-VERSION = 2
+VERSION = 3
 TEXT_BYTES = 1000  # the longest text in a message
 ANY_ROUND = 2**32 - 1  # in a Declined: this client answers no round any more; no run has so many rounds
 AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = MOST_SLICES // 8
-HEAD_BYTES = 96  # no message has more before its payload: a Hello has 86
+NO_INSTANCE = bytes(8)
+HEAD_BYTES = 96  # no message has more before its payload: a Hello has 94
 
-_HELLO = struct.Struct("<BI32s32s16s")
+_HELLO = struct.Struct("<BI32s32s16s8s")
 _SIGNATURE = struct.Struct("<64s")
 _SHARING = struct.Struct("<16s")
 _ROUND = struct.Struct("<I")
@@ -126,12 +128,13 @@ class Hello(Message):
     introduction: Introduction
     challenge: bytes
     agreement: bytes
+    instance: bytes = NO_INSTANCE  # chosen at random by each process of a client; zeros: it does not say
 
     KIND: ClassVar[int] = 1
 
     def body(self) -> bytes:
         own = self.introduction
-        head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge)
+        head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge, self.instance)
         return head + self.agreement
 
     @classmethod
@@ -141,10 +144,10 @@ class Hello(Message):
                 f"the client speaks version {body[0]} of the protocol, this coordinator version {VERSION}",
                 "use the same release of dresfl everywhere",
             )
-        (_, rows, contribution, held, challenge), agreement = _head(_HELLO, body, "Hello")
+        (_, rows, contribution, held, challenge, instance), agreement = _head(_HELLO, body, "Hello")
         if len(agreement) > AGREEMENT_BYTES:
             raise MessageError(f"an agreement of {len(agreement)} bytes is too long")
-        return cls(Introduction(rows, contribution, held), challenge, agreement)
+        return cls(Introduction(rows, contribution, held), challenge, agreement, instance)
 
 
 @final

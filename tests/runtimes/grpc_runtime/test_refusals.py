@@ -25,7 +25,7 @@ from dresfl.errors import IdentityError, Refused
 from dresfl.federation import Introduction, Site, Workplace, sealed_slices
 from dresfl.federation.actions import Action, GiveUp, Join
 from dresfl.federation.enrolment import signed_begin
-from dresfl.federation.messages import Answered, Begin, Hello, Ready, Wait, Weights, decode
+from dresfl.federation.messages import VERSION, Answered, Begin, Hello, Ready, Wait, Weights, decode
 from dresfl.protocol import Answer, Task
 from dresfl.runtimes.grpc_runtime.core_log import core_event
 from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
@@ -262,7 +262,7 @@ def own_credentials(network: Network, index: int = PLACE) -> Any:
         (b"\x01", "too short"),
         (b"\x01\x09" + bytes(10), "version 9"),
         (Ready(bytes(16)).encode(), "where Hello was expected"),
-        (bytes([1, 2]) + bytes(70_000), "too long"),
+        (bytes([1, VERSION]) + bytes(70_000), "too long"),
     ],
     ids=["empty", "unknown", "short", "version", "order", "long"],
 )

@@ -13,7 +13,7 @@ from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Site, Workplace, largest_message
 from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
-from dresfl.federation.messages import Message
+from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 
@@ -72,18 +72,18 @@ class GrpcClient:
                 except AioRpcError as error:
                     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                         raise Refused(
-                            "the coordinator does not speak version 2 of the protocol", SAME_RELEASE
+                            f"the coordinator does not speak version {VERSION} of the protocol", SAME_RELEASE
                         ) from error
                     if error.code() in _FINAL:
                         raise Refused(f"the coordinator refuses this client: {error.details()}") from error
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded, _Disconnected) as error:
                     reason = str(error)
-                came_far = self.machine.came_far
                 self._carry_out(self.machine.disconnected(self._loop.time()))
                 if self._final is not None:
                     return self._final
-                delay = self._settings.first_delay if came_far else min(2 * delay, self._settings.longest_delay)
+                came_far, longest = self.machine.came_far, self._settings.longest_delay
+                delay = self._settings.first_delay if came_far else min(2 * delay, longest)
                 pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that clients do not all come back at once
                 self._log("disconnected", reason=reason, again_in=round(pause, 3))
                 await asyncio.sleep(pause)

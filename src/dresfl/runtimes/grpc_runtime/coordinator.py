@@ -17,7 +17,7 @@ import grpc
 
 from dresfl.errors import DresError, MessageError, Refused, UsageError
 from dresfl.federation.actions import Close, Finish, Send, SendSlice
-from dresfl.federation.messages import Message, Weights
+from dresfl.federation.messages import VERSION, Message, Weights
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 
@@ -237,7 +237,9 @@ class GrpcCoordinator:
 
     async def _refuse_version_1(self, _: object, context: Any) -> None:
         """A client of version 1 asks for a stream that there is not any more: tell it why."""
-        error = Refused("the client speaks version 1 of the protocol, this coordinator version 2", SAME_RELEASE)
+        error = Refused(
+            f"the client speaks version 1 of the protocol, this coordinator version {VERSION}", SAME_RELEASE
+        )
         self.refusals += 1
         self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))

@@ -205,7 +205,7 @@ class Coordinator:
         self._running.relay.client_left(client)
         return [*left, *self._running.relay.due()]
 
-    def received(self, client: int, data: bytes, now: float) -> list[Action]:
+    def received(self, client: int, data: bytes | memoryview, now: float) -> list[Action]:
         """A client's message has come."""
         state = self._clients.get(client)
         if state is None or self.ended:
@@ -246,7 +246,7 @@ class Coordinator:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _take(self, client: int, state: _Client, data: bytes, now: float) -> list[Action]:
+    def _take(self, client: int, state: _Client, data: bytes | memoryview, now: float) -> list[Action]:
         if state.hello is None:
             try:
                 message = decode(data, (Hello,))

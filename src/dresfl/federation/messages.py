@@ -71,16 +71,25 @@ class Message(ABC):
     newest_only: ClassVar[bool] = False
 
     @abstractmethod
-    def body(self) -> bytes:
-        """The bytes after the kind."""
+    def body(self) -> tuple[bytes | memoryview, ...]:
+        """The bytes after the kind, in parts: so a large payload is copied once, where they are joined."""
 
     @classmethod
     @abstractmethod
     def from_body(cls, body: memoryview) -> Self:
         """The message with this body; MessageError if there is none."""
 
+    def parts(self) -> tuple[bytes | memoryview, ...]:
+        """The whole message, in parts."""
+        return bytes([self.KIND]), *self.body()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole message."""
+        return sum(map(len, self.parts()))
+
     def encode(self) -> bytes:
-        return bytes([self.KIND]) + self.body()
+        return b"".join(self.parts())
 
 
 class _Plain(Message):
@@ -90,16 +99,16 @@ class _Plain(Message):
     REST: ClassVar[Literal["nothing", "bytes", "text", "bits"]] = "nothing"
     __match_args__: ClassVar[tuple[str, ...]]  # a dataclass has the names of its fields here
 
-    def body(self) -> bytes:
+    def body(self) -> tuple[bytes | memoryview, ...]:
         values = [getattr(self, name) for name in self.__match_args__]
         if self.REST == "nothing":
-            return self.FORM.pack(*values)
+            return (self.FORM.pack(*values),)
         *fixed, rest = values
         if self.REST == "text":
             rest = rest.encode("utf-8", "replace")[:TEXT_BYTES]
         elif self.REST == "bits":
             rest = rest.to_bytes(-(-rest.bit_length() // 8), "little")
-        return self.FORM.pack(*fixed) + bytes(rest)
+        return self.FORM.pack(*fixed), rest
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -132,10 +141,10 @@ class Hello(Message):
 
     KIND: ClassVar[int] = 1
 
-    def body(self) -> bytes:
+    def body(self) -> tuple[bytes | memoryview, ...]:
         own = self.introduction
         head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge, self.instance)
-        return head + self.agreement
+        return head, self.agreement
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -276,8 +285,8 @@ class Begin(Message):
 
     KIND: ClassVar[int] = 17
 
-    def body(self) -> bytes:
-        return self.signature + self.terms.encode()
+    def body(self) -> tuple[bytes | memoryview, ...]:
+        return self.signature, self.terms.encode()
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -366,7 +375,7 @@ FROM_CLIENT: tuple[type[Message], ...] = (
 FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
 
 
-def decode(data: bytes, kinds: tuple[type[Message], ...]) -> Message:
+def decode(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -> Message:
     """A message of one of the kinds that may come.
 
     >>> decode(Ready(bytes(16)).encode(), FROM_CLIENT) == Ready(bytes(16))

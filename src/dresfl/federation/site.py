@@ -151,7 +151,7 @@ class Site:
         self._reset()
         return [] if final_task is None else [Leave(final_task)]
 
-    def received(self, data: bytes, now: float) -> list[Action]:
+    def received(self, data: bytes | memoryview, now: float) -> list[Action]:
         """A message of the coordinator has come."""
         if not self._connected or self._leave_at is not None:
             return []

@@ -80,8 +80,12 @@ class CoordinatorHost:
     def disconnected(self, client: int) -> list[OnNetwork]:
         return self._carry_out(self.machine.disconnected(client, time.monotonic()))
 
-    def received(self, client: int, data: bytes) -> list[OnNetwork]:
-        return self._carry_out(self.machine.received(client, data, time.monotonic()))
+    def received(self, client: int, *messages: bytes | memoryview) -> list[OnNetwork]:
+        """Messages of a client, in their order. What the machine asks for is carried out message by message."""
+        now, on_network = time.monotonic(), list[OnNetwork]()
+        for data in messages:
+            on_network += self._carry_out(self.machine.received(client, data, now))
+        return on_network
 
     def slice_lost(self, lost: SendSlice) -> list[OnNetwork]:
         return self._carry_out(self.machine.slice_lost(lost.receiver, lost.dealer, lost.number))
@@ -96,6 +100,11 @@ class CoordinatorHost:
         return None if at is None else max(0.0, at - time.monotonic())
 
     # -- the disk --------------------------------------------------------------------------------------------
+
+    def slice_in_memory(self, wanted: SendSlice) -> Relayed | None:
+        """A slice that is to be sent, if it need not be read from the disk."""
+        sealed = self._slices.in_memory(wanted.receiver, wanted.dealer, wanted.number)
+        return None if sealed is None else Relayed(wanted.dealer, wanted.number, sealed)
 
     def stored_slice(self, wanted: SendSlice) -> Relayed | None:
         """A slice that is to be sent; None if the disk has lost it: then `slice_lost` must be told."""

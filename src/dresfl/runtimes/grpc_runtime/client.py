@@ -17,7 +17,7 @@ from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 
-from .streams import SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
+from .streams import BUNDLE_BYTES, SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
 from .weights import WeightReceiver
 
@@ -135,11 +135,18 @@ class GrpcClient:
     async def _read(self, stream: CoordinatorStream) -> None:
         weights = WeightReceiver()
         while True:
-            self._carry_out(self.machine.received(weights.take(await stream.read()), self._loop.time()))
+            for data in await stream.read():
+                self._carry_out(self.machine.received(weights.take(data), self._loop.time()))
 
     async def _write(self, stream: CoordinatorStream) -> None:
+        """Write what waits: together, up to the size of a bundle."""
         while True:
-            await stream.write((await self._outbox.get()).encode())
+            messages = [await self._outbox.get()]
+            size = messages[0].size
+            while not self._outbox.empty() and size < BUNDLE_BYTES:
+                messages.append(self._outbox.get_nowait())
+                size += messages[-1].size
+            await stream.write(messages)
 
     async def _perform(self, queue: "asyncio.Queue[Work]", thread: ThreadPoolExecutor) -> None:
         while True:

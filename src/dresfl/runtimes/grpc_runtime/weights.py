@@ -24,7 +24,7 @@ _HEAD = struct.Struct("<18sI")  # of a Task: version, kind and session; then its
 Integers = npt.NDArray[np.int64]
 
 
-def _split(task: bytes) -> tuple[int, Integers]:
+def _split(task: bytes | memoryview) -> tuple[int, Integers]:
     """The round and the weights of an encoded Task."""
     if len(task) < _HEAD.size or (len(task) - _HEAD.size) % 4:
         raise MessageError(f"a Task of {len(task)} bytes came")
@@ -80,13 +80,13 @@ class WeightReceiver:
         self._round = -1
         self._weights: Integers | None = None
 
-    def take(self, data: bytes) -> bytes:
+    def take(self, data: bytes | memoryview) -> bytes | memoryview:
         """A message as the machine is to see it: a Delta becomes the Weights that it leads to."""
         if data[:1] == bytes([Delta.KIND]):
             return self._apply(Delta.from_body(memoryview(data)[1:])).encode()
         if data[:1] == bytes([Weights.KIND]):
             self._round, self._weights = _split(data[1:])
-            self._head = data[1:19]
+            self._head = bytes(data[1:19])
         return data
 
     def _apply(self, delta: Delta) -> Weights:

@@ -237,7 +237,7 @@ def test_slices_are_flushed_when_no_more_come():
 
 
 def test_slices_are_flushed_after_a_few(monkeypatch):
-    monkeypatch.setattr("dresfl.federation.site._FLUSH_AFTER", 2)
+    monkeypatch.setattr("dresfl.federation.site._FLUSH_SLICES", 2)
     client = Client()
     client.join([(0, 0), (2, 0), (2, 1)])
     keep(client, 0, 0)

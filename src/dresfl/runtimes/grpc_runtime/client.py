@@ -11,7 +11,7 @@ from grpc.aio import AioRpcError
 
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Site, Workplace, largest_message
-from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, SendToCoordinator, Work
+from dresfl.federation.actions import Action, Deal, Disconnect, Flush, GiveUp, Keep, Leave, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
 from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
@@ -20,6 +20,9 @@ from dresfl.runtimes.log import Log
 from .streams import BUNDLE_BYTES, SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
 from .weights import WeightReceiver
+
+_SLICE_WORK = (Deal, Keep, Flush)
+_TOGETHER = 16  # pieces of work
 
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -149,10 +152,17 @@ class GrpcClient:
             await stream.write(messages)
 
     async def _perform(self, queue: "asyncio.Queue[Work]", thread: ThreadPoolExecutor) -> None:
+        """Work through a queue. Slices are small pieces of work: several go to the thread together."""
         while True:
-            work = await queue.get()
-            result = await self._loop.run_in_executor(thread, self._workplace.perform, work)
-            self._carry_out(self.machine.worked(work, result, self._loop.time()))
+            pieces = [await queue.get()]
+            while isinstance(pieces[-1], _SLICE_WORK) and len(pieces) < _TOGETHER and not queue.empty():
+                pieces.append(queue.get_nowait())
+            results = await self._loop.run_in_executor(thread, self._perform_all, pieces)
+            for work, result in zip(pieces, results, strict=True):
+                self._carry_out(self.machine.worked(work, result, self._loop.time()))
+
+    def _perform_all(self, pieces: list[Work]) -> list[object]:
+        return [self._workplace.perform(work) for work in pieces]
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""

@@ -9,7 +9,7 @@ from typing import final
 import grpc
 from grpc.aio import AioRpcError
 
-from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.errors import DresError, MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Site, Workplace, largest_message
 from dresfl.federation.actions import Action, Deal, Disconnect, Flush, GiveUp, Keep, Leave, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
@@ -44,6 +44,14 @@ class ConnectSettings:
 
 class _Disconnected(Exception):
     """The machine wants to come back later."""
+
+
+class _GivesUp(Exception):
+    """The machine wants to end, after it has said what it had to say."""
+
+    def __init__(self, error: DresError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @final
@@ -108,13 +116,17 @@ class GrpcClient:
         async with grpc.aio.secure_channel(self._settings.coordinator, credentials, options) as channel:
             stream = CoordinatorStream(channel)
             self._carry_out(self.machine.connected(self._loop.time()))
-            await first_of(
-                self._read(stream),
-                self._write(stream),
-                self._perform(self._work, self._worker),
-                self._perform(self._dealing, self._dealer),
-                self._keep_time(),
-            )
+            try:
+                await first_of(
+                    self._read(stream),
+                    self._write(stream),
+                    self._perform(self._work, self._worker),
+                    self._perform(self._dealing, self._dealer),
+                    self._keep_time(),
+                )
+            except _GivesUp as given_up:
+                await stream.end([self._outbox.get_nowait() for _ in range(self._outbox.qsize())])
+                raise given_up.error from None
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -128,7 +140,7 @@ class GrpcClient:
                 case Disconnect():
                     raise _Disconnected(action.reason)
                 case GiveUp():
-                    raise action.error
+                    raise _GivesUp(action.error)
                 case Leave():
                     self._final = action.final
         if self._final is not None or self.machine.wake_at != self._wake_at:

@@ -6,6 +6,7 @@ round, and gRPC needs as long for each of its own as the machines do.
 """
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, final
@@ -24,6 +25,7 @@ SAME_RELEASE = "use the same release of dresfl everywhere"
 
 
 BUNDLE_BYTES = 2**18  # a bundle that has so many takes no further message
+_END_SECONDS = 3.0  # for the last messages
 _LENGTH = struct.Struct("<I")
 
 
@@ -135,6 +137,15 @@ class CoordinatorStream:
             await self._call.write(bundle(messages))
         except asyncio.InvalidStateError:  # gRPC's word for a stream that ended before
             raise await self._end() from None
+
+    async def end(self, messages: Sequence[Message]) -> None:
+        """Send the last messages, and wait a little until the coordinator has seen them: it then ends the stream."""
+        with contextlib.suppress(TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            async with asyncio.timeout(_END_SECONDS):
+                if messages:
+                    await self._call.write(bundle(messages))
+                await self._call.done_writing()
+                await self._call.code()
 
     async def _end(self) -> Exception:
         call = self._call

@@ -150,7 +150,7 @@ class Terms:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {num_clients}")
             if cls.decode(terms.encode()) != terms:
                 raise ValueError("a nonce or a contribution has another length than it must have")
-        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
             raise CheckpointError(
                 f"the run's terms cannot be used: {error}", "choose another folder to start over"
             ) from error

@@ -265,7 +265,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         return summary
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {folder / 'summary.json'}: {error}") from error
 
 
@@ -274,7 +274,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
 
 

@@ -97,10 +97,11 @@ class Network:
         linger: float = 5.0,
         keepalive: float = 20.0,
         windows: Windows | None = None,
+        handshake: float = 10.0,
     ) -> None:
         self.consortium = consortium
         self.settings = CoordinatorSettings(timing or RoundTiming(), linger, windows or Windows())
-        self.keepalive = keepalive
+        self.keepalive, self.handshake = keepalive, handshake
         self.coordinator_events = Events()
         self.client_events = [Events() for _ in consortium.clients_keys]
         self.port = 0
@@ -156,7 +157,7 @@ class Network:
             self._watch,
             log,
         )
-        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive)
+        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive, self.handshake)
         credentials = consortium.credentials(consortium.coordinator)
         self.coordinator = GrpcCoordinator(settings, self.host, credentials, log)
         task = asyncio.create_task(self._serve(self.host, self.coordinator, listening))

@@ -21,6 +21,7 @@ from dresfl.federation.messages import VERSION, Message, Weights
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 
+from .descriptors import connection_limit
 from .streams import (
     METHOD,
     SAME_RELEASE,
@@ -42,10 +43,11 @@ class ListenSettings:
 
     listen: str = "127.0.0.1:0"
     keepalive: float = 20.0  # seconds between pings on an idle connection
+    handshake: float = 10.0  # seconds until a connection must have shown its certificate, and then opened its stream
 
     def __post_init__(self) -> None:
-        if self.keepalive < 1:
-            raise UsageError(f"keepalive must be at least 1 second, not {self.keepalive}")
+        if self.keepalive < 1 or self.handshake < 1:
+            raise UsageError("keepalive and handshake must be at least 1 second")
 
 
 @final
@@ -105,7 +107,7 @@ class GrpcCoordinator:
         """Serve until the run is over. `on_ready` gets the port. When this returns, nobody uses the run's folder."""
         # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
-        listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._host.most_bytes))
+        listener = grpc.aio.server(options=self._options())
         handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
         listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         older = {METHOD: grpc.stream_stream_rpc_method_handler(self._refuse_version_1)}
@@ -132,6 +134,17 @@ class GrpcCoordinator:
                 self._disk.shutdown(wait=False, cancel_futures=True)
                 self._machine.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(self._machine.shutdown)  # may be writing a checkpoint
+
+    def _options(self) -> list[tuple[str, int]]:
+        """gRPC's options. The limits keep strangers, who need no certificate to connect, from using up descriptors."""
+        milliseconds = int(1000 * self._settings.handshake)
+        return [
+            *channel_options(self._settings.keepalive, self._host.most_bytes),
+            ("grpc.max_allowed_incoming_connections", connection_limit(len(self._credentials.roster.members))),
+            ("grpc.server_handshake_timeout_ms", milliseconds),
+            ("grpc.max_connection_idle_ms", milliseconds),  # without a stream
+            ("grpc.max_concurrent_streams", 4),  # of a connection; a client has one
+        ]
 
     # -- the machine -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from dresfl.errors import UsageError
 from dresfl.federation import Coordinator
 from dresfl.runtimes.log import Log
 
-
 MOST_REQUESTS = 8  # at once
 REQUEST_SECONDS = 5.0  # without a byte
 
@@ -56,7 +55,7 @@ class _Server(ThreadingHTTPServer):
     The handler gives up on who sends or reads nothing for some seconds.
     """
 
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, 64
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._room = threading.BoundedSemaphore(MOST_REQUESTS)

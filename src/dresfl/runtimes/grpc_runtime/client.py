@@ -15,12 +15,15 @@ from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, S
 from dresfl.federation.actions import Log as LogAction
 from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
+from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.log import Log
+from dresfl.sealing import valid_until
 
 from .streams import SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
 from .weights import WeightReceiver
 
+_ON_EXPIRY = "the coordinator ends this connection when the next round begins"
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -60,6 +63,7 @@ class GrpcClient:
         self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
         self._wake_at: float | None = None
         self._changed = asyncio.Event()
+        self._clock = ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY)
         self._final: Task | None = None
 
     async def run(self) -> Task:
@@ -111,6 +115,7 @@ class GrpcClient:
                 self._perform(self._work, self._worker),
                 self._perform(self._dealing, self._dealer),
                 self._keep_time(),
+                self._watch_clock(),
             )
 
     def _carry_out(self, actions: list[Action]) -> None:
@@ -146,6 +151,11 @@ class GrpcClient:
             work = await queue.get()
             result = await self._loop.run_in_executor(thread, self._workplace.perform, work)
             self._carry_out(self.machine.worked(work, result, self._loop.time()))
+
+    async def _watch_clock(self) -> None:
+        while True:
+            self._clock.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""

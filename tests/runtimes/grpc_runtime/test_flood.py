@@ -27,19 +27,25 @@ from .test_processes import preset as preset
 from .test_processes import wait_for
 
 
-def test_idle_connections_do_not_keep_clients_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("handshake", [1.0, 1000.0], ids=["timed out", "the oldest make room"])
+def test_idle_connections_do_not_keep_clients_out(
+    tmp_path: Path, handshake: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More strangers than connections are allowed, before the first client comes and until the end."""
     monkeypatch.setattr(coordinator_module, "connection_limit", lambda clients: 20)
+    if handshake < 10:
+        monkeypatch.setattr(coordinator_module.Strangers, "many", lambda _: False)  # as where there is no /proc
     consortium = Consortium(tmp_path, clients=5)
 
     async def run() -> None:
-        network = Network(consortium, handshake=1.0)
+        network = Network(consortium, handshake=handshake)
         coordinator = await network.start_coordinator()
         async with Flood(network.port, 40, again_after=0.2) as flood:
             await within("the flood", flood.full.wait())
             clients = network.start_clients()
             assert await network.finish(coordinator, clients) == consortium.expected()
         assert flood.closed > 0
+        assert bool(network.coordinator_events.of("strangers closed")) == (handshake > 10)
 
     asyncio.run(run())
 

@@ -26,6 +26,7 @@ from dresfl.runtimes.log import Log
 from dresfl.sealing import valid_until
 
 from .descriptors import connection_limit
+from .strangers import Strangers, keep_room
 from .streams import (
     METHOD,
     SAME_RELEASE,
@@ -60,9 +61,9 @@ class ListenSettings:
 class Connection:
     """One client's connection: what is to be written, and why it ends."""
 
-    def __init__(self, client: int, stream: ClientStream, valid_until: float = math.inf) -> None:
-        """valid_until: the end of the client's certificate, in seconds since 1970."""
-        self.client, self.stream, self.valid_until = client, stream, valid_until
+    def __init__(self, client: int, stream: ClientStream, valid_until: float = math.inf, peer: str = "") -> None:
+        """valid_until: the end of the client's certificate, in seconds since 1970. peer: gRPC's name for it."""
+        self.client, self.stream, self.valid_until, self.peer = client, stream, valid_until, peer
         self.expired = False  # only the machine's thread looks at it
         self._outbox: deque[Message | SendSlice] = deque()
         self._something = asyncio.Event()
@@ -118,6 +119,7 @@ class GrpcCoordinator:
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # who is stopped asks no more
         self._wake_at: float | None = None
         self._wake_at_changed = asyncio.Event()
+        self._most_connections = connection_limit(len(credentials.roster.members))
         self.refusals = 0
 
     async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> None:
@@ -141,7 +143,7 @@ class GrpcCoordinator:
                 await listener.start()
                 self._log("listening", port=port, **self._host.described)
                 on_ready(port)
-            await first_of(_wait(self._over), self._keep_time(), self._watch_clock())
+            await first_of(_wait(self._over), self._keep_time(), self._watch_clock(), self._keep_room(port))
         finally:
             for connection in self._open:
                 connection.close(None)
@@ -157,7 +159,7 @@ class GrpcCoordinator:
         milliseconds = int(1000 * self._settings.handshake)
         return [
             *channel_options(self._settings.keepalive, self._host.most_bytes),
-            ("grpc.max_allowed_incoming_connections", connection_limit(len(self._credentials.roster.members))),
+            ("grpc.max_allowed_incoming_connections", self._most_connections),
             ("grpc.server_handshake_timeout_ms", milliseconds),
             ("grpc.max_connection_idle_ms", milliseconds),  # without a stream
             ("grpc.max_concurrent_streams", 4),  # of a connection; a client has one
@@ -233,6 +235,11 @@ class GrpcCoordinator:
         else:
             self._over.set_exception(error)
 
+    async def _keep_room(self, port: int) -> None:
+        """Keep half of the places free of strangers."""
+        most = (self._most_connections - len(self._credentials.roster.members)) // 2
+        await keep_room(Strangers(port, most), lambda: [connection.peer for connection in self._open], self._log)
+
     async def _watch_clock(self) -> None:
         while True:
             self._clock.look()
@@ -258,7 +265,7 @@ class GrpcCoordinator:
             self.refusals += 1
             self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, _details(error))
-        connection = Connection(client, ClientStream(context, self._host.most_bytes), ends)
+        connection = Connection(client, ClientStream(context, self._host.most_bytes), ends, context.peer())
         self._open.add(connection)
         try:
             await self._loop.run_in_executor(self._machine, self._connect, connection)

@@ -40,7 +40,7 @@ def test_idle_connections_do_not_keep_clients_out(
     async def run() -> None:
         network = Network(consortium, handshake=handshake)
         coordinator = await network.start_coordinator()
-        async with Flood(network.port, 40, again_after=0.2) as flood:
+        async with Flood(network.port, 30, again_after=0.5) as flood:
             await within("the flood", flood.full.wait())
             clients = network.start_clients()
             assert await network.finish(coordinator, clients) == consortium.expected()

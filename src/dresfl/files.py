@@ -16,6 +16,7 @@ from typing import Any
 
 from dresfl.errors import DresError, StoreError
 
+TOO_MANY_OPEN = "too many files and connections are open: allow more with ulimit -n, or LimitNOFILE in a systemd unit"
 _LARGEST_RECORD = 2**28  # bytes: more than any list of slices has
 
 
@@ -27,6 +28,8 @@ def disk(path: Path, doing: str, error: type[DresError] = StoreError) -> Iterato
     except OSError as cause:
         full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = "free some space, or choose another folder" if full else "check the disk, the path and its permissions"
+        if cause.errno in (errno.EMFILE, errno.ENFILE):
+            hint = TOO_MANY_OPEN
         raise error(f"cannot {doing} {path}: {cause.strerror or cause}", hint) from cause
 
 

@@ -6,12 +6,14 @@ As long as few bytes wait, they stay in memory. Those of a receiver that is away
 flushed: a slice lost or torn in a crash is found missing, or does not open, and its dealer is asked again.
 """
 
+import errno
 import os
 import shutil
 from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError
+from dresfl.files import TOO_MANY_OPEN
 
 MEMORY_BYTES = 2**26  # of slices that wait in memory
 
@@ -58,7 +60,9 @@ class Spool:
             beside.write_bytes(sealed)
             os.replace(beside, path)
         except OSError as error:
-            raise DresError(f"cannot write {path}: {error.strerror}", "free some space for the spool") from error
+            many = error.errno in (errno.EMFILE, errno.ENFILE)
+            hint = TOO_MANY_OPEN if many else "free some space for the spool"
+            raise DresError(f"cannot write {path}: {error.strerror}", hint) from error
 
     def in_memory(self, receiver: int, dealer: int, number: int) -> bytes | None:
         """A slice that need not be read from the disk; else None."""

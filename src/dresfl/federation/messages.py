@@ -43,6 +43,8 @@ AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = MOST_SLICES // 8
 HEAD_BYTES = 96  # no message has more before its payload: a Hello has 86
 
+Octets = bytes | memoryview  # a part of a message that came stays where it is
+
 _HELLO = struct.Struct("<BI32s32s16s")
 _SIGNATURE = struct.Struct("<64s")
 _SHARING = struct.Struct("<16s")
@@ -53,11 +55,11 @@ _PLACE = struct.Struct("<HI")
 _NOTHING = struct.Struct("<")
 
 
-def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], bytes]:
-    """The fixed fields at the start of a body, and what follows them."""
+def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], memoryview]:
+    """The fixed fields at the start of a body, and what follows them, in the memory of the message."""
     if len(body) < form.size:
         raise MessageError(f"a {name} message of {len(body)} bytes is too short")
-    return form.unpack_from(body), bytes(body[form.size :])
+    return form.unpack_from(body), body[form.size :]
 
 
 class Message(ABC):
@@ -87,15 +89,21 @@ class _Plain(Message):
     __match_args__: ClassVar[tuple[str, ...]]  # a dataclass has the names of its fields here
 
     def body(self) -> bytes:
+        return b"".join(self._parts())
+
+    def encode(self) -> bytes:
+        return b"".join((bytes([self.KIND]), *self._parts()))  # what is large is copied once
+
+    def _parts(self) -> tuple[Octets, ...]:
         values = [getattr(self, name) for name in self.__match_args__]
         if self.REST == "nothing":
-            return self.FORM.pack(*values)
+            return (self.FORM.pack(*values),)
         *fixed, rest = values
         if self.REST == "text":
             rest = rest.encode("utf-8", "replace")[:TEXT_BYTES]
         elif self.REST == "bits":
             rest = rest.to_bytes(-(-rest.bit_length() // 8), "little")
-        return self.FORM.pack(*fixed) + bytes(rest)
+        return self.FORM.pack(*fixed), rest
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -107,7 +115,7 @@ class _Plain(Message):
         if cls.REST == "bytes":
             values.append(rest)
         elif cls.REST == "text":
-            values.append(rest.decode("utf-8", "replace"))
+            values.append(bytes(rest).decode("utf-8", "replace"))
         elif cls.REST == "bits":
             values.append(int.from_bytes(rest, "little"))
         return cls(*values)
@@ -142,7 +150,7 @@ class Hello(Message):
         (_, rows, contribution, held, challenge), agreement = _head(_HELLO, body, "Hello")
         if len(agreement) > AGREEMENT_BYTES:
             raise MessageError(f"an agreement of {len(agreement)} bytes is too long")
-        return cls(Introduction(rows, contribution, held), challenge, agreement)
+        return cls(Introduction(rows, contribution, held), challenge, bytes(agreement))
 
 
 @final
@@ -176,7 +184,7 @@ class Slice(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 4
     FORM = _PLACE
@@ -215,7 +223,7 @@ class Answered(_Plain):
     """A client's Answer, still encoded: the opening checks it."""
 
     round_number: int
-    answer: bytes
+    answer: Octets
 
     KIND: ClassVar[int] = 7
     FORM = _ROUND
@@ -264,7 +272,7 @@ class Begin(Message):
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
         (signature,), rest = _head(_SIGNATURE, body, "Begin")
-        return cls(signature, Terms.decode(rest))
+        return cls(signature, Terms.decode(bytes(rest)))
 
 
 @final
@@ -286,7 +294,7 @@ class Relayed(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 19
     FORM = _PLACE
@@ -298,7 +306,7 @@ class Relayed(_Plain):
 class Weights(_Plain):
     """A round's weights in full, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 20
     FORM = _NOTHING
@@ -315,7 +323,7 @@ class Delta(_Plain):
     base_round: int
     width: int
     digest: bytes
-    packed: bytes
+    packed: Octets
 
     KIND: ClassVar[int] = 21
     FORM = _DELTA
@@ -327,7 +335,7 @@ class Delta(_Plain):
 class Done(_Plain):
     """The final weights, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 22
     FORM = _NOTHING

@@ -37,7 +37,7 @@ class Spool:
     def _path(self, receiver: int, dealer: int, number: int) -> Path:
         return self._folder / str(receiver) / f"{dealer}.{number}"
 
-    def put(self, receiver: int, dealer: int, number: int, sealed: bytes) -> None:
+    def put(self, receiver: int, dealer: int, number: int, sealed: bytes | memoryview) -> None:
         """Keep a slice. It is written beside its place and renamed, so that it is whole or absent."""
         path = self._path(receiver, dealer, number)
         beside = path.with_name(path.name + ".part")

@@ -34,6 +34,8 @@ from .streams import (
 from .tls import Credentials, caller
 from .weights import WeightSender
 
+_LARGE_BYTES = 2**18
+
 
 @final
 @dataclass(frozen=True)
@@ -283,8 +285,18 @@ class GrpcCoordinator:
                     continue
                 item = stored
             elif isinstance(item, Weights):
-                item, connection.base_round = self._sender.message(item, connection.base_round)
+                await connection.stream.write(await self._weights(connection, item))
+                continue
             await connection.stream.write(item.encode())
+
+    async def _weights(self, connection: Connection, weights: Weights) -> bytes:
+        """A round's message for this connection. A large model's is made beside the loop, which others wait for."""
+        make = functools.partial(self._sender.encoded, weights, connection.base_round)
+        if len(weights.task) < _LARGE_BYTES:
+            message, connection.base_round = make()
+        else:
+            message, connection.base_round = await self._loop.run_in_executor(self._disk, make)
+        return message
 
 
 async def _close(context: Any, connection: Connection) -> None:

@@ -45,11 +45,11 @@ class Spool:
     def _path(self, receiver: int, dealer: int, number: int) -> Path:
         return self._folder / str(receiver) / f"{dealer}.{number}"
 
-    def put(self, receiver: int, dealer: int, number: int, sealed: bytes) -> None:
+    def put(self, receiver: int, dealer: int, number: int, sealed: bytes | memoryview) -> None:
         """Keep a slice. On the disk it is written beside its place and renamed, so that it is whole or absent."""
         if len(sealed) <= self._room:
             self._room -= len(sealed)
-            self._memory[receiver, dealer, number] = sealed
+            self._memory[receiver, dealer, number] = bytes(sealed)  # a part of a bundle would hold all of it
             return
         path = self._path(receiver, dealer, number)
         beside = path.with_name(path.name + ".part")

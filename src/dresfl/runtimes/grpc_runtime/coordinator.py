@@ -43,6 +43,7 @@ from .tls import Credentials, caller
 from .weights import WeightSender
 
 _ON_EXPIRY = "no client can connect anew; open connections go on, since it was valid when they began"
+_LARGE_BYTES = 2**18
 
 
 @final
@@ -362,7 +363,9 @@ class GrpcCoordinator:
         """What is to be written next; None if it is not there any more."""
         item = await connection.next()
         if isinstance(item, Weights):
-            item, connection.base_round = self._sender.message(item, connection.base_round)
+            make = functools.partial(self._sender.message, item, connection.base_round)
+            large = len(item.task) >= _LARGE_BYTES  # then it is made beside the loop, which others wait for
+            item, connection.base_round = await self._loop.run_in_executor(self._disk, make) if large else make()
         if not isinstance(item, SendSlice):
             return item
         stored = self._host.slice_in_memory(item)

@@ -81,7 +81,7 @@ def test_nobody_comes_without_rows():
 def test_bytes_come_back():
     terms = Terms.settle(introductions())
     assert Terms.decode(terms.encode()) == terms
-    assert Terms.from_json(terms.to_json(), len(ROWS)) == terms
+    assert Terms.from_json(terms.to_json(AGREEMENT), AGREEMENT) == terms
     for data in (b"", terms.encode()[:-1], terms.encode() + b"\0", terms.encode()[:-36], terms.encode() + bytes(36)):
         with pytest.raises(MessageError, match="terms of"):
             Terms.decode(data)
@@ -94,7 +94,7 @@ def test_foreign_bytes_are_read_or_refused(data):
 
 
 def damaged():
-    fields = json.loads(Terms.settle(introductions()).to_json())
+    fields = json.loads(Terms.settle(introductions()).to_json(AGREEMENT))
     yield b""
     yield b"\xff"
     yield b"[" * 100_000
@@ -114,5 +114,5 @@ def damaged():
 def test_damaged_files_are_named():
     for data in damaged():
         with pytest.raises(CheckpointError, match="terms cannot be used") as caught:
-            Terms.from_json(data, len(ROWS))
+            Terms.from_json(data, AGREEMENT)
         assert "another folder" in caught.value.hint

@@ -46,9 +46,9 @@ class StoredModel:
     classes: tuple[str, ...] = ()
 
 
-def write_model(path: Path, model: StoredModel) -> None:
-    """Write a model file, atomically."""
-    write_atomic(path, encode_model(model))
+def write_model(path: Path, model: StoredModel, *, private: bool = False) -> None:
+    """Write a model file, atomically. private: with mode 0600."""
+    write_atomic(path, encode_model(model), private=private)
 
 
 def read_model(path: Path) -> StoredModel:

@@ -17,6 +17,7 @@ disk puts an older file of the same role back.
 import os
 import secrets
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -195,15 +196,15 @@ class RowCipher:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a RowCipher is not pickled")
 
-    def seal(self, dealers: "list[int]", rows: "list[int]", plain: Bytes) -> Bytes:
+    def seal(self, dealers: Sequence[int], rows: Sequence[int], plain: Bytes) -> Bytes:
         """Rows (n, bytes) of these dealers, at these places."""
         return self._each("encryptor", dealers, rows, plain)
 
-    def open(self, dealers: "list[int]", rows: "list[int]", sealed: Bytes) -> Bytes:
+    def open(self, dealers: Sequence[int], rows: Sequence[int], sealed: Bytes) -> Bytes:
         """What `seal` was given."""
         return self._each("decryptor", dealers, rows, sealed)
 
-    def _each(self, direction: str, dealers: "list[int]", rows: "list[int]", data: Bytes) -> Bytes:
+    def _each(self, direction: str, dealers: Sequence[int], rows: Sequence[int], data: Bytes) -> Bytes:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.modes import XTS
 

@@ -39,7 +39,7 @@ from dresfl.files import (
     write_atomic,
     write_record,
 )
-from dresfl.protocol import Session
+from dresfl.protocol import Session, row_bytes
 
 from .answered_rounds import AnswerLog
 from .at_rest import StorageKey, check_mark, open_file, seal_file
@@ -218,7 +218,9 @@ class ShareStore:
             )
         if found is None:
             write_record(path, wanted)
-        table = self._tables[key] = DiskTable(folder, session, index, look)
+        storage_key = self._key
+        cipher = storage_key and storage_key.row_cipher(session.sharing_digest, row_bytes(session))
+        table = self._tables[key] = DiskTable(folder, session, index, look, cipher)
         return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:

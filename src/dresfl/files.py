@@ -182,7 +182,7 @@ def take_lock(path: Path, who: str, error: type[DresError] = StoreError) -> int:
     import fcntl  # here: POSIX alone has it, and much else in this file is used everywhere
 
     with disk(path, "lock", error):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(lock, 0)

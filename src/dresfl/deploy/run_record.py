@@ -66,22 +66,15 @@ def _is_known(name: str) -> bool:
 def check_run(
     folder: Path, agreement: Agreement, settings: dict[str, object], key: StorageKey | None, log: Log
 ) -> None:
-    """See that the folder is of this run, or note that it is."""
+    """See that the folder is of this run, as far as it says. Without a record, the checkpoint is asked later."""
     path = folder / _RECORD
     record = read_record(
         path, f"restore it, or delete it: it is written again, and {NEWEST} refuses settings that are not its own"
     )
-    wanted = {
-        "format": FORMAT,
-        "agreement": agreement.digest.hex(),
-        "settings": settings,
-        "storage_key": "" if key is None else key.mark.hex(),
-    }
     if record is None:
         check_same(folder / "agreement.json", agreement)
         if (folder / "terms.json").exists():
             log("record missing", file=str(path), reason="it is written again from this configuration")
-        write_record(path, wanted)
         return
     if record.get("format") != FORMAT:
         raise CheckpointError(
@@ -93,6 +86,15 @@ def check_run(
         _mend_agreement(folder / "agreement.json", agreement, log)
     check_same(folder / "agreement.json", agreement)
     check_settings(path, record["settings"], settings)
+
+
+def note_run(folder: Path, agreement: Agreement, settings: dict[str, object], key: StorageKey | None) -> None:
+    """Write the record, if there is none yet. Called when the checkpoint, if there is one, has had its say."""
+    path = folder / _RECORD
+    if not path.exists():
+        mark = "" if key is None else key.mark.hex()
+        described = {"format": FORMAT, "agreement": agreement.digest.hex(), "settings": settings, "storage_key": mark}
+        write_record(path, described)
 
 
 def check_same(path: Path, agreement: Agreement) -> None:

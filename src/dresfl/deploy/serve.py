@@ -23,7 +23,7 @@ from dresfl.storage.run_folder import RunRecorder, summarise
 from .metrics import serve_metrics
 from .model import stored_model
 from .rows import test_rows
-from .run_record import run_folder_of, weight_settings
+from .run_record import note_run, run_folder_of, weight_settings
 from .settings import CoordinatorConfig, load_agreement, load_credentials
 from .storage_key import find_storage_key
 
@@ -71,6 +71,7 @@ class Recorder:
         self._run = RunRecorder(
             training, accuracy=accuracy, evaluate_every=self._config.evaluate_every, folder=self._folder
         )
+        note_run(self._folder.path, agreement, weight_settings(self._config), self._folder.key)
         return training
 
     @property

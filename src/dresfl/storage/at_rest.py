@@ -130,7 +130,7 @@ def _of_another_key(path: Path, head: bytes) -> StoreError:
             f"{path} was sealed with the storage key {head[len(_HEAD) :].hex()}, and another one is given",
             "give storage_key the file of then; if there is no copy of it, what it sealed is lost",
         )
-    if len(head) < len(_HEAD) or sum(a == b for a, b in zip(head, _HEAD, strict=False)) >= len(_HEAD) // 2:
+    if len(head) < len(_HEAD) + _MARK or sum(a != b for a, b in zip(head, _HEAD, strict=False)) <= 2:
         return BrokenSeal(f"{path} is damaged at its beginning", "restore it")
     return StoreError(
         f"{path} is not sealed, but a storage key is given",

@@ -15,6 +15,7 @@ from dresfl.deploy.settings import CoordinatorConfig, Listening
 from dresfl.errors import CheckpointError, DresError, StoreError
 from dresfl.optimizers import Optimizer
 from dresfl.storage.at_rest import StorageKey
+from dresfl.storage.spool import Spool
 
 from .small_federation import SmallFederation
 
@@ -150,8 +151,12 @@ def test_the_whole_coordinator_holds_the_lock(consortium: Consortium, tmp_path: 
 # -- private ---------------------------------------------------------------------------------------------------
 
 
+def with_modes(folder: Path) -> list[tuple[Path, int]]:
+    return [(path, stat.S_IMODE(path.stat().st_mode)) for path in folder.rglob("*")]
+
+
 def modes(folder: Path) -> dict[str, int]:
-    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    return {path.name: mode for path, mode in with_modes(folder)}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
@@ -165,9 +170,24 @@ def test_nobody_else_may_look_whatever_the_umask(consortium: Consortium, tmp_pat
     folder = tmp_path / "coordinator"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     found = modes(folder)
+    assert {name for name, mode in found.items() if mode not in (0o600, 0o700)} == set()
     assert {"metrics.jsonl", "model.safetensors", "summary.json", "checkpoint.safetensors", "run.json"} <= set(found)
-    files = {name: mode for name, mode in found.items() if not (folder / name).is_dir() and not name.isdigit()}
-    assert {name: oct(mode) for name, mode in files.items() if (folder / name).is_file() and mode != 0o600} == {}
+    assert {name for name, mode in found.items() if mode == 0o700 and (folder / name).is_file()} == set()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o277])
+def test_slices_on_their_way_are_private_too(consortium: Consortium, tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        Spool(tmp_path / "spool", b"sharing").put(1, 2, 3, b"sealed")
+    finally:
+        os.umask(before)
+    found = {path.relative_to(tmp_path).as_posix(): mode for path, mode in with_modes(tmp_path / "spool")}
+    assert found == {
+        f"spool/{b'sharing'.hex()}": 0o700,
+        f"spool/{b'sharing'.hex()}/1": 0o700,
+        f"spool/{b'sharing'.hex()}/1/2.3": 0o600,
+    }
 
 
 def test_an_open_folder_of_a_run_is_closed_and_that_is_said(config: CoordinatorConfig, consortium: Consortium) -> None:

@@ -143,10 +143,10 @@ class Terms:
         try:
             fields = json.loads(data)
             digest = fields.pop("sha256", None)
-            if fields["format"] != FORMAT and digest != _digest(fields):  # the digest is new in this format
-                raise ValueError(f"format {fields['format']!r} is not known here, {FORMAT!r} is")
-            if digest != _digest(fields):
+            if digest != _digest(fields) and (digest is not None or fields["format"] == FORMAT):
                 raise ValueError("they are damaged, since they do not have their digest")
+            if fields["format"] != FORMAT:  # older ones have no digest
+                raise ValueError(f"format {fields['format']!r} is not known here, {FORMAT!r} is")
             if fields["agreement"] != agreement.digest.hex():
                 raise ValueError("they are of another agreement")
             terms = cls(

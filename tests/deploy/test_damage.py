@@ -62,6 +62,13 @@ def test_two_damaged_checkpoints_are_said_to_be_so(stopped: Stopped, tmp_path: P
         assert "backup" in error.hint
 
 
+def test_without_any_checkpoint_the_run_is_played_again_to_the_same_weights(stopped: Stopped, tmp_path: Path) -> None:
+    federation = stopped.federations["training"].copy(tmp_path / "run")
+    for name in ("checkpoint", "checkpoint-before"):
+        (federation.folder / "coordinator" / f"{name}.safetensors").unlink()
+    assert set(federation.start().weights.values()) == {stopped.expected}
+
+
 def test_a_damaged_agreement_file_is_written_again(stopped: Stopped, tmp_path: Path) -> None:
     federation = stopped.federations["training"].copy(tmp_path / "run")
     path = federation.folder / "coordinator" / "agreement.json"

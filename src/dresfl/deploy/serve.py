@@ -32,6 +32,10 @@ _HOW_TO_USE_EARLIER = {
     "grpc": "go on from it with: dresfl serve --config FILE.toml --from-earlier-checkpoint",
     "flower": f"go on from it: in the run's folder, mv {EARLIER} {NEWEST}, and start the run again",
 }
+_THEN = {
+    "retry": "the weights will be the same",
+    "skip": "if its round was skipped then and is not now, or the other way round, clients refuse the rest of the run",
+}
 
 
 @final
@@ -58,7 +62,7 @@ class Recorder:
             key=key,
             settings=weight_settings(config),
             use_earlier=use_earlier,
-            how_to_use_earlier=_HOW_TO_USE_EARLIER.get(engine, ""),
+            how_to_use_earlier=f"{_HOW_TO_USE_EARLIER[engine]}; {_THEN[config.network.on_shortage]}",
         )
         self._training: Training | None = None
         self._run: RunRecorder | None = None

@@ -50,7 +50,7 @@ class RunFolder:
     key: StorageKey | None = None
     settings: Mapping[str, object] = field(default_factory=dict)  # what decides the weights, beside the session
     use_earlier: bool = False  # go on from the checkpoint before, if the newest is damaged
-    how_to_use_earlier: str = ""  # in words, for the hint
+    how_to_use_earlier: str = "restore it from a backup"  # in words, for the hint
 
 
 @final
@@ -104,7 +104,7 @@ def read_checkpoint(folder: RunFolder, training: Training) -> Checkpoint | None:
         if not folder.use_earlier:
             raise CheckpointError(
                 f"{damage}; the one before it is sound and is of round {number}",
-                f"{folder.how_to_use_earlier}; the weights will be the same",
+                folder.how_to_use_earlier,
             ) from damage
         _log.warning("%s; the run goes on from the checkpoint before it, of round %d", damage, number)
         with disk(newest, "replace", CheckpointError):

@@ -40,7 +40,7 @@ from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
 
-from .at_rest import Bytes, RowCipher
+from .at_rest import RowCipher
 
 _log = logging.getLogger(__name__)
 
@@ -226,11 +226,15 @@ class DiskTable(ShareTable):
         rows = packed.reshape(moduli, count, -1).swapaxes(0, 1)  # (rows,M,W·bytes)
         for number in range(first, first + -(-count // self._slice_rows)):
             part = self._range(dealer, number)
-            self._put(dealer, number, self._sealed(dealer, part, rows[part.start - first_row : part.stop - first_row]))
+            data = rows[part.start - first_row : part.stop - first_row].tobytes()
+            self._put(dealer, number, self._sealed(dealer, part, data))
 
-    def _sealed(self, dealer: int, part: range, rows: Bytes) -> bytes:
-        """A slice's rows (rows,M,W·bytes) as they go to the disk."""
-        return (rows if self._cipher is None else self._cipher.seal([dealer] * len(part), part, rows)).tobytes()
+    def _sealed(self, dealer: int, part: range, data: bytes) -> bytes:
+        """A slice's rows, one after the other, as they go to the disk."""
+        if self._cipher is None:
+            return data
+        rows = np.frombuffer(data, dtype=np.uint8).reshape(len(part), -1)
+        return self._cipher.seal([dealer] * len(part), part, rows).tobytes()
 
     def _put(self, dealer: int, number: int, data: bytes) -> None:
         place, digest = int(self._first_slice[dealer]) + number, hashlib.sha256(data).digest()

@@ -35,7 +35,7 @@ from dresfl.federation.actions import (
 from dresfl.model import weights_sha256
 from dresfl.runtimes import coordinator_host
 from dresfl.runtimes.coordinator_host import CoordinatorHost
-from dresfl.storage import ShareStore, data_digest
+from dresfl.storage import ShareStore, data_digest, spool
 from dresfl.storage.at_rest import StorageKey
 
 _IDLE = 40  # times that everybody waits in vain: then it is for ever
@@ -102,6 +102,7 @@ class SmallFederation:
 
         with (
             mock.patch.object(coordinator_host, "time", SimpleNamespace(monotonic=lambda: clock.now)),
+            mock.patch.object(spool, "MEMORY_BYTES", 0),  # slices go to the disk
             mock.patch("os.fsync"),  # nobody pulls the plug here
             mock.patch("os.fdatasync"),
         ):
@@ -221,7 +222,8 @@ class _Play:
             queue.clear()
             queue.extend(kept)
         self._coordinate(self.host.disconnected(index))
-        client = self.clients[index]
+        if (client := self.clients.get(index)) is None:
+            return
         client.returns += 1
         client.site.disconnected(self.clock.now)
         if error is None and client.returns <= _RETURNS:
@@ -249,6 +251,8 @@ class _Play:
                     self._lose(index, None)
                     return
                 case GiveUp():
+                    said = [data for sender, data in self.to_coordinator if sender == index]
+                    self._coordinate(self.host.received(index, *said))  # it is told before the client ends
                     self._lose(index, action.error)
                     return
                 case Leave():
@@ -274,4 +278,6 @@ class _Play:
                     if action.client in self.clients and action.error is not None:
                         self._lose(action.client, action.error if final else None)
                 case Finish():
+                    if action.error is not None:
+                        raise action.error
                     self.ended = True

@@ -14,8 +14,8 @@ from dresfl.deploy.run_record import check_run, note_run, run_folder_of, weight_
 from dresfl.deploy.settings import CoordinatorConfig, Listening
 from dresfl.errors import CheckpointError, DresError, StoreError
 from dresfl.optimizers import Optimizer
+from dresfl.storage import spool
 from dresfl.storage.at_rest import StorageKey
-from dresfl.storage.spool import Spool
 
 from .small_federation import SmallFederation
 
@@ -176,10 +176,11 @@ def test_nobody_else_may_look_whatever_the_umask(consortium: Consortium, tmp_pat
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o277])
-def test_slices_on_their_way_are_private_too(consortium: Consortium, tmp_path: Path, umask: int) -> None:
+def test_slices_on_their_way_are_private_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int) -> None:
+    monkeypatch.setattr(spool, "MEMORY_BYTES", 0)
     before = os.umask(umask)
     try:
-        Spool(tmp_path / "spool", b"sharing").put(1, 2, 3, b"sealed")
+        spool.Spool(tmp_path / "spool", b"sharing").put(1, 2, 3, b"sealed")
     finally:
         os.umask(before)
     found = {path.relative_to(tmp_path).as_posix(): mode for path, mode in with_modes(tmp_path / "spool")}

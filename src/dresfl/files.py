@@ -33,22 +33,21 @@ def disk(path: Path, doing: str, error: type[DresError] = StoreError) -> Iterato
 
 def write_atomic(
     path: Path,
-    data: bytes | memoryview,
-    *,
+    *data: bytes | memoryview,
     private: bool = False,
     keep: Path | None = None,
     error: type[DresError] = DresError,
 ) -> None:
-    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part.
+    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part of it.
 
-    keep: another name, in the same folder, under which the file that was at `path` stays.
+    data: written one after the other. keep: another name, in the same folder, under which the file that was at `path` stays.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk(path, "write", error):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb", opener=open_private if private else None) as file:
-                _write(file.fileno(), data)
+                _write(file.fileno(), *data)
             if keep is not None:
                 _keep_beside(path, keep)
             os.replace(part, path)
@@ -106,10 +105,11 @@ def open_private(path: str | Path, flags: int) -> int:
     return descriptor
 
 
-def _write(descriptor: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _write(descriptor: int, *data: bytes | memoryview) -> None:
+    for part in data:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(descriptor, view) :]
     os.fsync(descriptor)
 
 

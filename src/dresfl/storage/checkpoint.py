@@ -23,15 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import CheckpointError, StoreError
 from dresfl.files import disk, sync_folder, write_atomic
 from dresfl.protocol import Training
 
-from .at_rest import BrokenSeal, StorageKey, open_file, seal_file
-from .tensors import decode_tensors, encode_tensors
+from .at_rest import BrokenSeal, StorageKey, open_file
+from .tensors import decode_tensors, encode_tensors, octets
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +77,10 @@ def write_checkpoint(folder: RunFolder, training: Training, progress: Mapping[st
     }
     tensors = training.state()
     described["sha256"] = content_digest(tensors, described)
-    data = seal_file(folder.key, encode_tensors(tensors, described), _ROLE)
-    write_atomic(folder.path / NEWEST, data, private=folder.private, keep=folder.path / EARLIER)
+    parts = encode_tensors(tensors, described)
+    if folder.key is not None:
+        parts = [folder.key.seal(b"".join(parts), _ROLE)]
+    write_atomic(folder.path / NEWEST, *parts, private=folder.private, keep=folder.path / EARLIER)
 
 
 def read_checkpoint(folder: RunFolder, training: Training) -> Checkpoint | None:
@@ -172,5 +173,5 @@ def content_digest(tensors: Mapping[str, Tensor], described: Mapping[str, object
     head = json.dumps([described, shapes], sort_keys=True, separators=(",", ":")).encode()
     digest = hashlib.sha256(b"dresfl checkpoint" + len(head).to_bytes(8, "little") + head)
     for name in sorted(tensors):
-        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().data)
+        digest.update(octets(tensors[name].contiguous()))
     return digest.hexdigest()

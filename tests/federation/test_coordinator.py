@@ -519,7 +519,10 @@ def test_a_restart_goes_on_with_the_same_terms():
         run.make_ready(client)
     for client in (0, 1, 2):
         run.answer(client)
-    again = Run(terms=Terms.from_json(terms.to_json(), 5), checkpoint=run.machine.training.state())
+    again = Run(
+        terms=Terms.from_json(terms.to_json(run.setting.agreement), run.setting.agreement),
+        checkpoint=run.machine.training.state(),
+    )
     assert again.first == []
     assert again.session.session_id == run.session.session_id
     again.clients = run.clients

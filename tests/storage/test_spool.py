@@ -64,5 +64,5 @@ def test_half_a_slice_and_strange_files_are_not_slices(tmp_path: Path) -> None:
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     spool = Spool(tmp_path, b"a" * 16)
     (tmp_path / (b"a" * 16).hex() / "1").write_bytes(b"where a folder should be")
-    with pytest.raises(DresError, match="cannot write"):
+    with pytest.raises(DresError, match="cannot make the folder"):
         spool.put(1, 0, 3, b"sealed")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError
-from dresfl.files import TOO_MANY_OPEN
+from dresfl.files import TOO_MANY_OPEN, make_private_folder, open_private
 
 MEMORY_BYTES = 2**26  # of slices that wait in memory
 
@@ -29,7 +29,8 @@ class Spool:
         self._memory: dict[tuple[int, int, int], bytes] = {}
         self._folders: set[int] = set()  # of receivers, made since this process began
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for place in (folder, self._folder):
+                make_private_folder(place, DresError)
             for other in folder.iterdir():
                 if other != self._folder:
                     shutil.rmtree(other) if other.is_dir() else other.unlink()
@@ -55,9 +56,10 @@ class Spool:
         beside = path.with_name(path.name + ".part")
         try:
             if receiver not in self._folders:
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                make_private_folder(path.parent, DresError)
                 self._folders.add(receiver)
-            beside.write_bytes(sealed)
+            with open(beside, "wb", opener=open_private) as file:
+                file.write(sealed)
             os.replace(beside, path)
         except OSError as error:
             many = error.errno in (errno.EMFILE, errno.ENFILE)

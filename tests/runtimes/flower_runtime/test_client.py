@@ -159,7 +159,7 @@ def test_no_answer_without_all_shares(consortium: Consortium) -> None:
 def finished(consortium: Consortium) -> tuple[Consortium, Terms, Run]:
     run = Run(consortium)
     run.play(Wire(consortium))
-    terms = Terms.from_json((consortium.folder / "run" / "terms.json").read_bytes(), consortium.clients)
+    terms = Terms.from_json((consortium.folder / "run" / "terms.json").read_bytes(), consortium.agreement)
     return consortium, terms, run
 
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dresfl.files import write_atomic
 from dresfl.kernels import cpu
 from dresfl.kernels.threads import torch_threads
+from dresfl.protocol import Answer, coded_gradient, mask_rows
 
 from . import stages
 
@@ -86,7 +88,7 @@ def products() -> Iterator[Found]:
                 return torch.matmul(left, right)
 
             for threads in (1, 2):
-                with torch_threads(threads):
+                with torch_threads(threads), threadpool_limits(threads):
                     times = {"ours": least(ours), "torch": least(bare)}
                 yield {
                     "what": "product",
@@ -208,7 +210,7 @@ def traces() -> Iterator[Found]:
     bare = {"gradient": stages.bare_gradient(session), "round": stages.bare_round(session)}
     for name, call in calls.items():
         for threads in (1, 2):
-            with torch_threads(threads):
+            with torch_threads(threads), threadpool_limits(threads):
                 total = least(call, 2.0)
                 limits = {library: round(least(run, 1.0), 1) for library, run in bare[name].items()}
                 runs: list[list[tuple[str, str, float]]] = []
@@ -234,19 +236,68 @@ def traces() -> Iterator[Found]:
             }
 
 
+def sections() -> Iterator[Found]:
+    """The sections of one coded round, one after the other, as the local runtime plays it."""
+    session = stages.Setting().session("cpu")
+    local = stages.federation(session)
+    clients = list(range(session.recovery_threshold))
+    for threads in (1, 2):
+        best: dict[str, float] = {}
+        with torch_threads(threads), threadpool_limits(threads):
+            for _ in range(25):
+                ticks = [("", time.perf_counter_ns())]
+
+                def tick(name: str, ticks: list[tuple[str, int]] = ticks) -> None:
+                    ticks.append((name, time.perf_counter_ns()))
+
+                number = local.training.round_number
+                batch = session.batch_rows(number)
+                tick("batch")
+                shards = local.rows[local.hidden_rows(batch)]
+                tick("gather")
+                masked = mask_rows(session, local.keys[batch.dealers], batch.rows, shards)
+                tick("mask")
+                coded = session.code.encode(*masked, clients)
+                tick("encode")
+                gradients = coded_gradient(session, local.training.weights, coded)
+                tick("gradients")
+                for client in clients[:-1]:
+                    local.training.receive(Answer(number, client, gradients[:, client]))
+                tick("receive")
+                session.code.sum_decoder(clients)
+                tick("decoder")
+                local.training.receive(Answer(number, clients[-1], gradients[:, -1]))
+                tick("decode and step")
+                for (_, start), (name, end) in zip(ticks, ticks[1:], strict=False):
+                    best[name] = min(best.get(name, float("inf")), (end - start) / 1e3)
+        yield {"what": "sections", "threads": threads, "us": {key: round(value, 1) for key, value in best.items()}}
+
+
+def assembly() -> Iterator[Found]:
+    """How often each instruction stands in the compiled product: broadcasts apart from or inside multiply-adds."""
+    import collections
+
+    if cpu._compiled is None:
+        return
+    for text in cpu._compiled.product.inspect_asm().values():
+        lines = [line.split("#")[0].split() for line in text.splitlines() if line.startswith("\t") and "zmm" in line]
+        counts = collections.Counter(line[0] + (" mem" if "(" in " ".join(line) else "") for line in lines if line)
+        yield {"what": "assembly", "zmm": dict(counts.most_common(20))}
+
+
 def hand_over() -> Iterator[Found]:
     """What a call costs beyond its work: one kernel on almost nothing, on one thread and two; copies of 4 MB."""
     session = stages.Setting().session("cpu")
     field = session.field
     small = torch.zeros((len(field.moduli), 64), dtype=torch.float64)
     for threads in (1, 2):
-        with torch_threads(threads):
+        with torch_threads(threads), threadpool_limits(threads):
             numbers = (len(field.moduli), 64)
             share = least(lambda: cpu._share(cpu._compiled.reduce, 64, True, numbers, small, field._p, field._inv_p))
         yield {"what": "hand-over", "threads": threads, "us": round(share, 2)}
     block = torch.zeros(2**19, dtype=torch.float64)
     there = torch.zeros_like(block)
-    with torch_threads(1):
+    with torch_threads(1), threadpool_limits(1):
         yield {
             "what": "copies of 4 MB",
             "clone_us": round(least(block.clone), 1),
@@ -259,7 +310,7 @@ def main() -> None:
     """Measure everything, and write it line by line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
-    parser.add_argument("--parts", nargs="*", default=["machine", "traces", "products", "hand_over", "tiles"])
+    parser.add_argument("--parts", nargs="*", default=["machine", "sections", "traces", "assembly", "products", "hand_over", "tiles"])
     options = parser.parse_args()
     cpu.keep_freed_memory()
     lines: list[str] = []

@@ -181,7 +181,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def _constant(self, integer: int, like: Tensor) -> Tensor:
         """(M,1,...): the residues of one integer of any size, for elements of that many axes."""
-        return per_channel(_residues(self.moduli, self.device, self.dtype, integer), like)
+        return per_channel(residues_of(self.moduli, self.device, self.dtype, integer), like)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
@@ -191,6 +191,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
 
 @lru_cache(maxsize=1024)
-def _residues(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
+def residues_of(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
+    """(M,): the symmetric residues of one integer of any size."""
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
     return torch.tensor(residues, dtype=dtype, device=device)

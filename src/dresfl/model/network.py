@@ -19,6 +19,7 @@ from dresfl.errors import UsageError
 from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
 from dresfl.quantize import weight_integers, weight_reals
 
+from .chain import chain_gradient, chain_steps
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
 # Initial weights are uniform with standard deviation init/sqrt(fan-in). A square network trains from small
@@ -248,7 +249,9 @@ class Network:
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
         """
-        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
+        steps = chain_steps(self.layers, self.places)
+        fused = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
+        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2) if fused is None else fused
 
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements

@@ -53,7 +53,8 @@ def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
 
 def coded_gradient(session: Session, weights: Tensor, coded: Tensor) -> Tensor:
     """What clients answer: the gradient at the weights (P,) on coded rows (M,N,B,W) of N clients -> (M,N,P)."""
-    return session.field.concat(coded_gradient_parts(session, session.field, weights, coded), 2)
+    size = session.network.input_size
+    return session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
 
 
 def coded_gradient_parts(session: Session, field: ResidueSystem, weights: Tensor, coded: Tensor) -> list[Tensor]:

@@ -1,0 +1,275 @@
+"""The gradient of a chain of dense layers and quadratic activations, all of it in one compiled call.
+
+A unit of work is one client in one channel. What lies between the coded rows and the gradient stays in the scratch
+memory of the thread, which fits the second-level cache; each value of the gradient is written once, where it belongs.
+Nothing here checks its arguments: `dresfl.kernels.cpu` does.
+
+Tables: `steps` (S,6) int64 = kind, inputs, outputs, place of the weights, place of the packed matrix, place of the
+packed transpose; `factors` (M,S) float64 = the residue of the step's integer (`ChainStep` says which).
+
+Packed: a right factor (inner,columns) as panels of PANEL columns, each panel contiguous, the last one as wide as needed
+in whole vectors, zeros beyond the last column.
+"""
+
+import numba
+import numpy as np
+
+from .vectors import LANES, compiled, pointer, read, tile_of, write
+
+AFFINE, ACTIVATION = 0, 1
+
+TILE_ROWS, TILE_VECTORS = 4, 4
+PANEL = LANES * TILE_VECTORS
+
+# Inner length per pass: a panel of this many rows stays in the first-level cache.
+_PASS = 24576 // (8 * PANEL)
+
+_tile_4_4, _tile_4_3, _tile_4_2, _tile_4_1 = (tile_of(TILE_ROWS, v) for v in (4, 3, 2, 1))
+_tile_1_4, _tile_1_3, _tile_1_2, _tile_1_1 = (tile_of(1, v) for v in (4, 3, 2, 1))
+
+
+@compiled
+def padded(count: int) -> int:
+    """`count` rounded up to whole vectors."""
+    return (count + LANES - 1) // LANES * LANES
+
+
+@compiled
+def _multiply(
+    left: int, left_row: int, left_k: int, rows: int, inner: int, right: int, columns: int, exactly: bool,
+    start: int, out: int, out_row: int, spill: int, step: int, p: float, inverse: float,
+) -> None:  # fmt: skip
+    """out (rows,columns) = start (1,columns) + left (rows,inner) @ packed right, reduced.
+
+    exactly: write no value beyond the last column; else the row is written in whole vectors.
+    """
+    whole = padded(columns)
+    for column in range(0, whole, PANEL):
+        width = min(PANEL, whole - column)
+        vectors = width // LANES
+        panel = right + column * inner * 8
+        spilled = exactly and column + width > columns
+        pass_ = inner if spilled else _PASS
+        for k in range(0, inner, pass_):
+            depth = min(pass_, inner - k)
+            reducing = 1 if k + depth == inner or inner > step else 0
+            y, x = panel + k * width * 8, left + k * left_k
+            row = 0
+            while row < rows:
+                count = TILE_ROWS if row + TILE_ROWS <= rows else 1
+                target, target_row = out + row * out_row + column * 8, out_row
+                if spilled:
+                    target, target_row = spill, PANEL * 8
+                first, first_row = start + column * 8, 0
+                if k > 0:
+                    first, first_row = target, target_row
+                x0 = x + row * left_row
+                if count == TILE_ROWS:
+                    if vectors == 4:
+                        _tile_4_4(
+                            x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                            first, first_row, target, target_row,
+                        )  # fmt: skip
+                    elif vectors == 3:
+                        _tile_4_3(
+                            x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                            first, first_row, target, target_row,
+                        )  # fmt: skip
+                    elif vectors == 2:
+                        _tile_4_2(
+                            x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                            first, first_row, target, target_row,
+                        )  # fmt: skip
+                    else:
+                        _tile_4_1(
+                            x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                            first, first_row, target, target_row,
+                        )  # fmt: skip
+                elif vectors == 4:
+                    _tile_1_4(
+                        x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                        first, first_row, target, target_row,
+                    )  # fmt: skip
+                elif vectors == 3:
+                    _tile_1_3(
+                        x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                        first, first_row, target, target_row,
+                    )  # fmt: skip
+                elif vectors == 2:
+                    _tile_1_2(
+                        x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                        first, first_row, target, target_row,
+                    )  # fmt: skip
+                else:
+                    _tile_1_1(
+                        x0, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                        first, first_row, target, target_row,
+                    )  # fmt: skip
+                if spilled:
+                    for i in range(count):
+                        for j in range(columns - column):
+                            write(out + (row + i) * out_row + (column + j) * 8, read(spill + (i * PANEL + j) * 8))
+                row += count
+
+
+@compiled
+def pack_weights(count: int, steps: int, weights: int, packed: int) -> int:
+    """The matrices of a chain, packed, out of the weights (P,) int64; returns the largest |weight| of them."""
+    table = numba.carray(pointer(steps), (count, 6), np.int64)
+    largest = 0
+    for s in range(count):
+        if table[s, 0] != AFFINE:
+            continue
+        rows, columns = table[s, 1], table[s, 2]
+        matrix = numba.carray(pointer(weights + table[s, 3] * 8), (rows, columns), np.int64)
+        for column in range(0, columns, PANEL):
+            used = min(PANEL, columns - column)
+            width = padded(used)
+            panel = numba.carray(pointer(packed + (table[s, 4] + column * rows) * 8), (rows, width), np.float64)
+            for k in range(rows):
+                source, target = matrix[k, column : column + used], panel[k]
+                for j in range(used):
+                    largest = max(largest, abs(source[j]))
+                    target[j] = source[j]
+                for j in range(used, width):
+                    target[j] = 0.0
+        if table[s, 5] >= 0:
+            for column in range(0, rows, PANEL):
+                used = min(PANEL, rows - column)
+                width = padded(used)
+                panel = numba.carray(pointer(packed + (table[s, 5] + column * columns) * 8), (columns, width), np.float64)
+                for j in range(used):
+                    source = matrix[column + j]
+                    for k in range(columns):
+                        panel[k, j] = source[k]
+                for k in range(columns):
+                    for j in range(used, width):
+                        panel[k, j] = 0.0
+    return largest
+
+
+@compiled
+def _activate(x: int, x_row: int, rows: int, size: int, linear: float, p: float, inverse: float, out: int) -> None:
+    """out (rows, padded) = x² + linear·x, reduced; zeros beyond the last column."""
+    whole = padded(size)
+    for r in range(rows):
+        source = numba.carray(pointer(x + r * x_row), size, np.float64)
+        target = numba.carray(pointer(out + r * whole * 8), whole, np.float64)
+        for i in range(source.size):
+            value = source[i] * (source[i] + linear)
+            target[i] = value - p * np.rint(value * inverse)
+        for i in range(size, whole):
+            target[i] = 0.0
+
+
+@compiled
+def chain_gradient(
+    first: int, last: int, clients: int, rows: int, count: int, parameters: int, public_terms: int, secret_terms: int,
+    in_m: int, in_n: int, in_row: int, target_m: int, target_n: int, target_row: int,
+    steps: int, factors: int, moduli: int, inverses: int, target_factors: int, weights: int, packed: int,
+    inputs: int, targets: int, out: int,
+) -> None:  # fmt: skip
+    """out (M,N,P): the gradient of units first ≤ u < last; a unit is one client in one channel.
+
+    inputs (M,N,B,F), targets (M,N,B,C), both contiguous along their last axis. public_terms, secret_terms: how many
+    products with a weight, and of two residues, are summed before a reduction.
+    """
+    table = numba.carray(pointer(steps), (count, 6), np.int64)
+    widest, total = PANEL, 0
+    for s in range(count):
+        widest = max(widest, padded(table[s, 2]))
+        total += rows * padded(table[s, 2])
+    # kept values | two deltas | a packed delta | zeros | a bias | a tile that does not fit its place
+    room = np.empty(total + 3 * rows * widest + 2 * widest + TILE_ROWS * PANEL + 8, np.float64)
+    kept = (room.ctypes.data + 63) // 64 * 64
+    delta = kept + total * 8
+    other = delta + rows * widest * 8
+    right = other + rows * widest * 8
+    zeros = right + rows * widest * 8
+    bias = zeros + widest * 8
+    spill = bias + widest * 8
+    nothing = numba.carray(pointer(zeros), widest, np.float64)
+    nothing[:] = 0.0
+    places, strides = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    for unit in range(first, last):
+        m, n = unit // clients, unit % clients
+        p, inverse = read(moduli + m * 8), read(inverses + m * 8)
+        factor = numba.carray(pointer(factors + m * count * 8), count, np.float64)
+
+        # forward: places[s] is what step s is given
+        places[0], strides[0] = inputs + m * in_m + n * in_n, in_row
+        free = kept
+        for s in range(count):
+            size = table[s, 2]
+            if table[s, 0] == AFFINE:
+                row = numba.carray(pointer(bias), padded(size), np.float64)
+                row[:] = 0.0
+                given = numba.carray(pointer(weights + (table[s, 3] + table[s, 1] * size) * 8), size, np.int64)
+                for i in range(size):
+                    value = np.float64(given[i])
+                    value = (value - p * np.rint(value * inverse)) * factor[s]
+                    row[i] = value - p * np.rint(value * inverse)
+                _multiply(
+                    places[s], strides[s], 8, rows, table[s, 1], packed + table[s, 4] * 8, size, False, bias, free,
+                    padded(size) * 8, spill, public_terms, p, inverse,
+                )  # fmt: skip
+            else:
+                _activate(places[s], strides[s], rows, size, factor[s], p, inverse, free)
+            places[s + 1], strides[s + 1] = free, padded(size) * 8
+            free += rows * padded(size) * 8
+
+        # the error: 2·(f(X) − 2^S·Y)
+        size = table[count - 1, 2]
+        scale = read(target_factors + m * 8)
+        for r in range(rows):
+            wanted = numba.carray(pointer(targets + m * target_m + n * target_n + r * target_row), size, np.float64)
+            found = numba.carray(pointer(places[count] + r * strides[count]), padded(size), np.float64)
+            error = numba.carray(pointer(delta + r * padded(size) * 8), padded(size), np.float64)
+            for i in range(size):
+                value = wanted[i] * scale
+                value = 2.0 * (found[i] - (value - p * np.rint(value * inverse)))
+                error[i] = value - p * np.rint(value * inverse)
+            for i in range(size, padded(size)):
+                error[i] = 0.0
+
+        for back in range(count):
+            s = count - 1 - back
+            size = table[s, 2]
+            whole = padded(size)
+            if table[s, 0] == ACTIVATION:
+                x = numba.carray(pointer(places[s]), rows * whole, np.float64)
+                d = numba.carray(pointer(delta), rows * whole, np.float64)
+                for i in range(x.size):
+                    value = d[i] * (2.0 * x[i] + factor[s])
+                    d[i] = value - p * np.rint(value * inverse)
+                continue
+            gradient = out + ((m * clients + n) * parameters + table[s, 3]) * 8
+            row = numba.carray(pointer(bias), whole, np.float64)
+            row[:] = 0.0
+            for r in range(rows):
+                d = numba.carray(pointer(delta + r * whole * 8), whole, np.float64)
+                for i in range(whole):
+                    row[i] += d[i]
+            found = numba.carray(pointer(gradient + table[s, 1] * size * 8), size, np.float64)
+            for i in range(size):
+                value = (row[i] - p * np.rint(row[i] * inverse)) * factor[s]
+                found[i] = value - p * np.rint(value * inverse)
+            for column in range(0, whole, PANEL):
+                width = min(PANEL, whole - column)
+                for r in range(rows):
+                    source = numba.carray(pointer(delta + (r * whole + column) * 8), width, np.float64)
+                    target = numba.carray(pointer(right + (column * rows + r * width) * 8), width, np.float64)
+                    for i in range(width):
+                        target[i] = source[i]
+            _multiply(
+                places[s], 8, strides[s], table[s, 1], rows, right, size, True, zeros, gradient, size * 8, spill,
+                secret_terms, p, inverse,
+            )  # fmt: skip
+            if table[s, 5] < 0:
+                break  # nothing below has weights
+            _multiply(
+                delta, whole * 8, 8, rows, size, packed + table[s, 5] * 8, table[s, 1], False, zeros, other,
+                padded(table[s, 1]) * 8, spill, public_terms, p, inverse,
+            )  # fmt: skip
+            delta, other = other, delta
+    room[0] = 0.0  # Numba frees an array after its last use: this is it

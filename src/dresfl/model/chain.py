@@ -1,6 +1,7 @@
 """Networks that one compiled call computes: dense layers, squares and quadratics, one after the other."""
 
 from functools import lru_cache
+from typing import cast
 
 from torch import Tensor
 
@@ -40,4 +41,5 @@ def chain_gradient(
         return None
     if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
         return None
-    return field.chain_gradient(steps, 2**target_scale, weights, inputs, targets)
+    found = field.chain_gradient(steps, 2**target_scale, weights, inputs, targets)
+    return cast("Elements | None", found)  # the field's elements are tensors, and so are these

@@ -19,6 +19,7 @@ from dresfl.errors import UsageError
 from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
 from dresfl.quantize import weight_integers, weight_reals
 
+from .captured import captured_gradient
 from .chain import chain_gradient, chain_steps
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
@@ -251,7 +252,14 @@ class Network:
         """
         steps = chain_steps(self.layers, self.places)
         fused = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
-        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2) if fused is None else fused
+        if fused is None:
+            fused = captured_gradient(self._gradient_by_steps, field, weights, inputs, targets)
+        return self._gradient_by_steps(field, weights, inputs, targets) if fused is None else fused
+
+    def _gradient_by_steps(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> Elements:
+        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
 
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements

@@ -27,7 +27,9 @@ Shape = tuple[int, ...]
 class _Captured:
     """A gradient for tensors of one shape, and the tensors that its graph reads and writes."""
 
-    def __init__(self, gradient: Gradient, field: ResidueSystem, parameters: int, inputs: Shape, targets: Shape) -> None:
+    def __init__(
+        self, gradient: Gradient, field: ResidueSystem, parameters: int, inputs: Shape, targets: Shape
+    ) -> None:
         self._field = field.with_public_bound(_WEIGHT_BOUND)
         self._gradient = gradient
         self._weights = torch.zeros(parameters, dtype=torch.int64, device=field.device)
@@ -53,9 +55,7 @@ class _Captured:
 
 
 @lru_cache(maxsize=4)
-def _captured(
-    gradient: Gradient, field: ResidueSystem, parameters: int, inputs: Shape, targets: Shape
-) -> _Captured:
+def _captured(gradient: Gradient, field: ResidueSystem, parameters: int, inputs: Shape, targets: Shape) -> _Captured:
     return _Captured(gradient, field, parameters, inputs, targets)
 
 

@@ -307,7 +307,9 @@ def main() -> None:
     """Measure everything, and write it line by line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
-    parser.add_argument("--parts", nargs="*", default=["machine", "sections", "traces", "assembly", "products", "hand_over", "tiles"])
+    parser.add_argument(
+        "--parts", nargs="*", default=["machine", "sections", "traces", "assembly", "products", "hand_over", "tiles"]
+    )
     options = parser.parse_args()
     cpu.keep_freed_memory()
     lines: list[str] = []

@@ -137,7 +137,9 @@ def pack_weights(count: int, steps: int, weights: int, packed: int) -> int:
             for column in range(0, rows, PANEL):
                 used = min(PANEL, rows - column)
                 width = padded(used)
-                panel = numba.carray(pointer(packed + (table[s, 5] + column * columns) * 8), (columns, width), np.float64)
+                panel = numba.carray(
+                    pointer(packed + (table[s, 5] + column * columns) * 8), (columns, width), np.float64
+                )
                 for j in range(used):
                     source = matrix[column + j]
                     for k in range(columns):

@@ -48,7 +48,7 @@ def _copy_row(masked_read: bool, masked_write: bool) -> Any:
     return intrinsic(copy_row)
 
 
-_tile_of_rows, _tile_of_one = tile_of(ROWS, VECTORS), tile_of(1, VECTORS)
+_tile = tile_of([(ROWS, VECTORS), (1, VECTORS)])
 _copy, _copy_in, _copy_out = _copy_row(False, False), _copy_row(True, False), _copy_row(False, True)
 
 
@@ -118,16 +118,10 @@ def product(
                             _copy_in(out0 + (row + i) * out_row, spill + i * WIDTH * 8, width)
                 if k > 0:
                     start, start_row = target, target_row
-                if count == ROWS:
-                    _tile_of_rows(
-                        x + row * left_row, left_row, left_k, y, y_k, depth, step, 1, p, inverse,
-                        start, start_row, target, target_row,
-                    )  # fmt: skip
-                else:
-                    _tile_of_one(
-                        x + row * left_row, left_row, left_k, y, y_k, depth, step, 1, p, inverse,
-                        start, start_row, target, target_row,
-                    )  # fmt: skip
+                _tile(
+                    count, VECTORS, x + row * left_row, left_row, left_k, y, y_k, depth, step, 1, p, inverse,
+                    start, start_row, target, target_row,
+                )  # fmt: skip
                 if width < WIDTH:
                     for i in range(count):
                         _copy_out(spill + i * WIDTH * 8, out0 + (row + i) * out_row, width)

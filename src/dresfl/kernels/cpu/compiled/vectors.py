@@ -4,7 +4,7 @@ LLVM makes the machine's instructions of it: AVX-512, AVX2 or NEON. Addresses an
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,59 +115,74 @@ def change_if(b: Any, flag: Any, values: list[Any], change: Callable[[list[Any]]
     return phis
 
 
-def tile_of(rows: int, vectors: int = VECTORS) -> Any:
-    """out[r,:] = start[r,:] + Σ_k left[r,k]·right[k,:] for `vectors`·LANES columns, in registers all the way.
+def tile_of(choices: Sequence[tuple[int, int]]) -> Any:
+    """out[r,:] = start[r,:] + Σ_k left[r,k]·right[k,:] for a tile of `rows` × `vectors`·LANES, in registers all the way.
 
-    Reduced after every `step` terms if `reducing` is not 0; else the sum is stored as it is, for a later pass.
+    choices: which (rows, vectors) there are. Reduced after every `step` terms if `reducing` is not 0; else the sum is
+    stored as it is, for a later pass.
     """
 
     def emit(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        left, left_row, left_k, right, right_k, inner, step, reducing = arguments[:8]
-        p, inverse, start, start_row, out, out_row = arguments[8:]
-        rint = declare(b.module, ir.FunctionType(VF, [VF]), f"llvm.rint.v{LANES}f64")
-        spots = [(r, 8 * LANES * v) for r in range(rows) for v in range(vectors)]
-        left_rows, start_rows, out_rows = (
-            [b.mul(stride, ir.Constant(I64, r)) for r in range(rows)] for stride in (left_row, start_row, out_row)
-        )
-        modulus, reciprocal = splat(b, p), splat(b, inverse)
-
-        def multiply_add(carried: list[Any]) -> list[Any]:
-            x, y, *sums = carried
-            columns = [b.load(at(b, y, 8 * LANES * v, VF), align=8) for v in range(vectors)]
-            found = []
-            for r in range(rows):
-                factor = splat(b, b.load(at(b, x, left_rows[r], F64)))
-                for v in range(vectors):
-                    product = b.fmul(factor, columns[v], flags=_FUSE)
-                    found.append(b.fadd(sums[r * vectors + v], product, flags=_FUSE))
-            return [b.add(x, left_k), b.add(y, right_k), *found]
-
-        def reduce(sums: list[Any]) -> list[Any]:
-            quotients = [b.call(rint, [b.fmul(s, reciprocal)]) for s in sums]
-            return [
-                b.fsub(s, b.fmul(q, modulus, flags=_FUSE), flags=_FUSE) for s, q in zip(sums, quotients, strict=True)
-            ]
-
-        def reduced(carried: list[Any]) -> list[Any]:
-            rest, *state = carried
-            count = b.select(b.icmp_signed("<", rest, step), rest, step)
-            x, y, *sums = repeat(b, count, state, multiply_add)
-            return [b.sub(rest, count), x, y, *change_if(b, reducing, sums, reduce)]
-
-        sums = [b.load(at(b, b.add(start, start_rows[r]), column, VF), align=8) for r, column in spots]
-        sums = while_positive(b, [inner, left, right, *sums], reduced)[3:]
-        for (r, column), value in zip(spots, sums, strict=True):
-            b.store(value, at(b, b.add(out, out_rows[r]), column, VF), align=8)
+        chosen = b.add(b.mul(arguments[0], ir.Constant(I64, _MOST_VECTORS)), arguments[1])
+        end = b.append_basic_block("tiled")
+        branch = b.switch(chosen, end)
+        for rows, vectors in choices:
+            block = b.append_basic_block(f"tile{rows}x{vectors}")
+            branch.add_case(ir.Constant(I64, rows * _MOST_VECTORS + vectors), block)
+            b.position_at_end(block)
+            _emit_tile(b, rows, vectors, arguments[2:])
+            b.branch(end)
+        b.position_at_end(end)
         return context.get_dummy_value()
 
     def tile(
-        typing: Any, left: Any, left_row: Any, left_k: Any, right: Any, right_k: Any, inner: Any, step: Any,
-        reducing: Any, p: Any, inverse: Any, start: Any, start_row: Any, out: Any, out_row: Any,
+        typing: Any, rows: Any, vectors: Any, left: Any, left_row: Any, left_k: Any, right: Any, right_k: Any, inner: Any,
+        step: Any, reducing: Any, p: Any, inverse: Any, start: Any, start_row: Any, out: Any, out_row: Any,
     ) -> Any:  # fmt: skip
-        integers, floats = [types.intp] * 8, [types.float64] * 2
+        integers, floats = [types.intp] * 10, [types.float64] * 2
         return types.void(*integers, *floats, *[types.intp] * 4), emit
 
     return intrinsic(tile)
+
+
+_MOST_VECTORS = 16
+
+
+def _emit_tile(b: Any, rows: int, vectors: int, arguments: Any) -> None:
+    left, left_row, left_k, right, right_k, inner, step, reducing = arguments[:8]
+    p, inverse, start, start_row, out, out_row = arguments[8:]
+    rint = declare(b.module, ir.FunctionType(VF, [VF]), f"llvm.rint.v{LANES}f64")
+    spots = [(r, 8 * LANES * v) for r in range(rows) for v in range(vectors)]
+    left_rows, start_rows, out_rows = (
+        [b.mul(stride, ir.Constant(I64, r)) for r in range(rows)] for stride in (left_row, start_row, out_row)
+    )
+    modulus, reciprocal = splat(b, p), splat(b, inverse)
+
+    def multiply_add(carried: list[Any]) -> list[Any]:
+        x, y, *sums = carried
+        columns = [b.load(at(b, y, 8 * LANES * v, VF), align=8) for v in range(vectors)]
+        found = []
+        for r in range(rows):
+            factor = splat(b, b.load(at(b, x, left_rows[r], F64)))
+            for v in range(vectors):
+                product = b.fmul(factor, columns[v], flags=_FUSE)
+                found.append(b.fadd(sums[r * vectors + v], product, flags=_FUSE))
+        return [b.add(x, left_k), b.add(y, right_k), *found]
+
+    def reduce(sums: list[Any]) -> list[Any]:
+        quotients = [b.call(rint, [b.fmul(s, reciprocal)]) for s in sums]
+        return [b.fsub(s, b.fmul(q, modulus, flags=_FUSE), flags=_FUSE) for s, q in zip(sums, quotients, strict=True)]
+
+    def reduced(carried: list[Any]) -> list[Any]:
+        rest, *state = carried
+        count = b.select(b.icmp_signed("<", rest, step), rest, step)
+        x, y, *sums = repeat(b, count, state, multiply_add)
+        return [b.sub(rest, count), x, y, *change_if(b, reducing, sums, reduce)]
+
+    sums = [b.load(at(b, b.add(start, start_rows[r]), column, VF), align=8) for r, column in spots]
+    sums = while_positive(b, [inner, left, right, *sums], reduced)[3:]
+    for (r, column), value in zip(spots, sums, strict=True):
+        b.store(value, at(b, b.add(out, out_rows[r]), column, VF), align=8)
 
 
 def access(kind: Any, type_: Any, writing: bool) -> Any:

@@ -250,21 +250,26 @@ class Network:
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
         """
-        steps = chain_steps(self.layers, self.places)
-        fused = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
-        if fused is None:
-            fused = captured_gradient(self._gradient_by_steps, field, weights, inputs, targets)
-        return self._gradient_by_steps(field, weights, inputs, targets) if fused is None else fused
+        captured = captured_gradient(self._whole_gradient, field, weights, inputs, targets)
+        return self._whole_gradient(field, weights, inputs, targets) if captured is None else captured
 
-    def _gradient_by_steps(
+    def _whole_gradient(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> Elements:
-        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
+        parts = self.gradient_parts(field, weights, inputs, targets)
+        return parts[0] if len(parts) == 1 else field.concat(parts, 2)
 
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> list[Elements]:
         """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
+        steps = chain_steps(self.layers, self.places)
+        whole = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
+        return self._gradient_by_layers(field, weights, inputs, targets) if whole is None else [whole]
+
+    def _gradient_by_layers(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> list[Elements]:
         z, kept, matrices = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)

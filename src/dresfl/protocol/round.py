@@ -79,6 +79,11 @@ def decode_sum(field: ResidueSystem, coefficients: Tensor, pieces: Iterable[Tens
     return torch.cat(integers), torch.stack(exceeded).sum()
 
 
+def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """`decode_sum` of R whole answers (M,P), which need not lie side by side."""
+    return field.decode_lift_answers(coefficients, answers)
+
+
 # -- step ------------------------------------------------------------------------------------------------------------
 
 

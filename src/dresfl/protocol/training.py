@@ -15,10 +15,8 @@ from dresfl.field import Domain
 from dresfl.optimizers import Optimizer, State
 
 from .messages import Answer, Task
-from .round import decode_sum, step
+from .round import decode_answers, step
 from .session import Session
-
-_COLUMNS = 2**12  # coordinates decoded at a time
 
 WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 
@@ -89,11 +87,9 @@ class Training:
         if len(self._answers) < self.session.recovery_threshold:
             return None
         survivors = tuple(sorted(self._answers))
-        pieces = (
-            torch.stack([self._answers[j][:, start : start + _COLUMNS] for j in survivors], 1)  # (M,R,columns)
-            for start in range(0, size, _COLUMNS)
-        )
-        return self._step(*decode_sum(self.session.field, self.session.code.sum_decoder(survivors), pieces), survivors)
+        coefficients = self.session.code.sum_decoder(survivors)
+        decoded = decode_answers(self.session.field, coefficients, [self._answers[j] for j in survivors])
+        return self._step(*decoded, survivors)
 
     def skip(self) -> RoundRecord:
         """Close a round that got fewer than R answers: no step, as in the paper."""

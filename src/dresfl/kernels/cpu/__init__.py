@@ -210,7 +210,7 @@ def chain_gradient(
     inverses: Tensor,
     bound: int,
 ) -> Tensor | None:
-    """The gradient of a chain of dense layers and activations, as `chain` says; None where nothing is compiled for it."""
+    """The gradient of a chain of dense layers and activations; None where nothing is compiled. `chain` says more."""
     if _compiled is None or not (_fits(inputs, moduli, inverses) and _fits(targets, moduli, inverses)):
         return None
     if inputs.dim() != 4 or inputs.stride(3) != 1 or targets.stride(3) != 1 or weights.dtype != torch.int64:
@@ -244,6 +244,63 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
     large = digits.numel() >= _PARALLEL_DIGITS
     share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
     return out
+
+
+def combine_rows(
+    coefficients: Tensor, rows: Sequence[Tensor], moduli: Tensor, inverses: Tensor, bound: int
+) -> Tensor | None:
+    """Σ_j coefficients[m,s,j]·rows[j], reduced: (M,S,R), R rows (M,...) of one shape, any of them a slice -> (M,S,...).
+
+    No |residue| is above `bound`. None where nothing is compiled for it.
+    """
+    terms = (_EXACT - _START) // (bound * bound)
+    if terms < 1 or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+        return None
+    (channels, results, count), shape = coefficients.shape, rows[0].shape[1:]
+    columns, table, coefficients = math.prod(shape), _table_of(rows), coefficients.contiguous()
+    out = torch.empty((channels, results, *shape), dtype=torch.float64)
+    numbers = channels, count, results, columns, terms
+    blocks, large = -(-columns // (4 * _compiled.BLOCK)), out.numel() >= _PARALLEL_ELEMENTS
+    share(_compiled.combine_rows, blocks, large, numbers, table, coefficients, moduli, inverses, out)
+    return out
+
+
+def decode_lift(
+    coefficients: Tensor,
+    rows: Sequence[Tensor],
+    moduli: Tensor,
+    inverses: Tensor,
+    bound: int,
+    num_value_moduli: int,
+    garner: Tensor,
+    radix: Tensor,
+) -> tuple[Tensor, Tensor] | None:
+    """Σ_j coefficients[m,j]·rows[j], lifted: (M,R), R rows (M,n) -> (n,) float64, and how many are out of range.
+
+    Each row is read once, and only the result is written. None where nothing is compiled for it.
+    """
+    terms = (_EXACT - _START) // (bound * bound)
+    if terms < 1 or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+        return None
+    channels, columns = rows[0].shape
+    coefficients, garner, radix = coefficients.contiguous(), garner.contiguous(), radix.contiguous()
+    out, table = torch.empty(columns, dtype=torch.float64), _table_of(rows)
+    blocks = -(-columns // _compiled.BLOCK)
+    exceeded = torch.empty(blocks, dtype=torch.int64)
+    numbers = channels, len(rows), num_value_moduli, columns, radix.shape[0], terms
+    tensors = table, coefficients, moduli, inverses, garner, radix, out, exceeded
+    share(_compiled.decode_lift, blocks, channels * columns >= _PARALLEL_DIGITS, numbers, *tensors)
+    return out, exceeded.sum()
+
+
+def _row(x: Tensor, like: Tensor, moduli: Tensor) -> bool:
+    """Whether x (M,...) can be a row of `combine_rows`: float64, of the same shape, each channel contiguous."""
+    return _fits(x, moduli, moduli) and x.shape == like.shape and x[0].is_contiguous()
+
+
+def _table_of(rows: Sequence[Tensor]) -> Tensor:
+    """(R,2): where each row begins, and the bytes from one channel to the next."""
+    return torch.tensor([[row.data_ptr(), 8 * row.stride(0)] for row in rows])
 
 
 # -- bytes and masks ---------------------------------------------------------------------------------------------

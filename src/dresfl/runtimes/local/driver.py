@@ -22,8 +22,10 @@ from dresfl.protocol import (
 from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
 
-# Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
-_GROUP_BYTES = 2**28
+# Clients are taken in groups whose coded rows stay below this: they stay in a CPU's cache until their gradient is
+# computed, and memory does not grow with N. A GPU takes more at a time.
+_GROUP_BYTES = 2**23
+_GPU_GROUP_BYTES = 2**28
 
 
 @final
@@ -98,7 +100,8 @@ class LocalFederation:
         shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
         per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
-        group = max(1, _GROUP_BYTES // per_client)
+        limit = _GROUP_BYTES if session.device == "cpu" else _GPU_GROUP_BYTES
+        group = max(1, limit // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
             coded = session.code.encode(*masked, clients)  # (M,n,B,W)

@@ -254,16 +254,24 @@ def sections() -> Iterator[Found]:
                 tick("gather")
                 masked = mask_rows(session, local.keys[batch.dealers], batch.rows, shards)
                 tick("mask")
-                coded = session.code.encode(*masked, clients)
-                tick("encode")
-                gradients = coded_gradient(session, local.training.weights, coded)
-                tick("gradients")
+                encoding = answering = 0
+                answers = []
+                for first in range(0, len(clients), 2):
+                    begun = time.perf_counter_ns()
+                    coded = session.code.encode(*masked, clients[first : first + 2])
+                    encoded = time.perf_counter_ns()
+                    gradients = coded_gradient(session, local.training.weights, coded)
+                    answers += list(gradients.unbind(1))
+                    encoding, answering = encoding + encoded - begun, answering + time.perf_counter_ns() - encoded
+                tick("gradients with encode")
+                best["encode"] = min(best.get("encode", 1e9), encoding / 1e3)
+                best["gradients"] = min(best.get("gradients", 1e9), answering / 1e3)
                 for client in clients[:-1]:
-                    local.training.receive(Answer(number, client, gradients[:, client]))
+                    local.training.receive(Answer(number, client, answers[client]))
                 tick("receive")
                 session.code.sum_decoder(clients)
                 tick("decoder")
-                local.training.receive(Answer(number, clients[-1], gradients[:, -1]))
+                local.training.receive(Answer(number, clients[-1], answers[-1]))
                 tick("decode and step")
                 for (_, start), (name, end) in zip(ticks, ticks[1:], strict=False):
                     best[name] = min(best.get(name, float("inf")), (end - start) / 1e3)

@@ -253,14 +253,14 @@ def combine_rows(
 
     No |residue| is above `bound`. None where nothing is compiled for it.
     """
-    terms = (_EXACT - _START) // (bound * bound)
-    if terms < 1 or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+    exact = _START + 2 * bound * bound <= _EXACT
+    if not exact or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
         return None
     (channels, results, count), shape = coefficients.shape, rows[0].shape[1:]
     columns, table, coefficients = math.prod(shape), _table_of(rows), coefficients.contiguous()
     out = torch.empty((channels, results, *shape), dtype=torch.float64)
-    numbers = channels, count, results, columns, terms
-    blocks, large = -(-columns // (4 * _compiled.BLOCK)), out.numel() >= _PARALLEL_ELEMENTS
+    numbers = channels, count, results, columns
+    blocks, large = -(-columns // _compiled.BLOCK), out.numel() >= _PARALLEL_ELEMENTS
     share(_compiled.combine_rows, blocks, large, numbers, table, coefficients, moduli, inverses, out)
     return out
 
@@ -279,15 +279,15 @@ def decode_lift(
 
     Each row is read once, and only the result is written. None where nothing is compiled for it.
     """
-    terms = (_EXACT - _START) // (bound * bound)
-    if terms < 1 or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+    exact = _START + 2 * bound * bound <= _EXACT
+    if not exact or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
         return None
     channels, columns = rows[0].shape
     coefficients, garner, radix = coefficients.contiguous(), garner.contiguous(), radix.contiguous()
     out, table = torch.empty(columns, dtype=torch.float64), _table_of(rows)
     blocks = -(-columns // _compiled.BLOCK)
     exceeded = torch.empty(blocks, dtype=torch.int64)
-    numbers = channels, len(rows), num_value_moduli, columns, radix.shape[0], terms
+    numbers = channels, len(rows), num_value_moduli, columns, radix.shape[0]
     tensors = table, coefficients, moduli, inverses, garner, radix, out, exceeded
     share(_compiled.decode_lift, blocks, channels * columns >= _PARALLEL_DIGITS, numbers, *tensors)
     return out, exceeded.sum()

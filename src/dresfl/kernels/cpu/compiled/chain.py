@@ -36,25 +36,33 @@ def padded(count: int) -> int:
 
 
 @compiled
-def _multiply(
-    left: int, left_row: int, left_k: int, rows: int, inner: int, right: int, columns: int, exactly: bool,
-    start: int, out: int, out_row: int, spill: int, step: int, p: float, inverse: float,
-) -> None:  # fmt: skip
-    """out (rows,columns) = start (1,columns) + left (rows,inner) @ packed right, reduced.
+def stride_of(count: int) -> int:
+    """Bytes from row to row of `count` values in scratch memory; a power of two would crowd few cache sets."""
+    return (padded(count) + LANES) * 8
 
-    exactly: write no value beyond the last column; else the row is written in whole vectors.
+
+@compiled
+def _multiply(
+    left: int, left_row: int, left_k: int, rows: int, inner: int, right: int, right_row: int, columns: int,
+    exactly: bool, start: int, out: int, out_row: int, spill: int, step: int, p: float, inverse: float,
+) -> None:  # fmt: skip
+    """out (rows,columns) = start (1,columns) + left (rows,inner) @ right, reduced.
+
+    right_row: bytes from row to row of the right factor, whose rows are whole vectors; 0 if it is packed. exactly: write no value beyond the last column; else the row is written in whole vectors.
     """
     whole = padded(columns)
     for column in range(0, whole, PANEL):
         width = min(PANEL, whole - column)
         vectors = width // LANES
-        panel = right + column * inner * 8
+        panel, panel_row = right + column * inner * 8, width * 8
+        if right_row > 0:
+            panel, panel_row = right + column * 8, right_row
         spilled = exactly and column + width > columns
         pass_ = inner if spilled else _PASS
         for k in range(0, inner, pass_):
             depth = min(pass_, inner - k)
             reducing = 1 if k + depth == inner or inner > step else 0
-            y, x = panel + k * width * 8, left + k * left_k
+            y, x = panel + k * panel_row, left + k * left_k
             row = 0
             while row < rows:
                 count = TILE_ROWS
@@ -67,7 +75,7 @@ def _multiply(
                 if k > 0:
                     first, first_row = target, target_row
                 _tile(
-                    count, vectors, x + row * left_row, left_row, left_k, y, width * 8, depth, step, reducing, p, inverse,
+                    count, vectors, x + row * left_row, left_row, left_k, y, panel_row, depth, step, reducing, p, inverse,
                     first, first_row, target, target_row,
                 )  # fmt: skip
                 if spilled:
@@ -116,13 +124,15 @@ def pack_weights(count: int, steps: int, weights: int, packed: int) -> int:
 
 
 @compiled
-def _activate(x: int, x_row: int, rows: int, size: int, linear: float, p: float, inverse: float, out: int) -> None:
+def _activate(
+    x: int, x_row: int, rows: int, size: int, linear: float, p: float, inverse: float, out: int, out_row: int
+) -> None:  # fmt: skip
     """out (rows, padded) = x² + linear·x, reduced; zeros beyond the last column."""
     whole = padded(size)
     for r in range(rows):
         source = numba.carray(pointer(x + r * x_row), size, np.float64)
-        target = numba.carray(pointer(out + r * whole * 8), whole, np.float64)
-        for i in range(source.size):
+        target = numba.carray(pointer(out + r * out_row), whole, np.float64)
+        for i in range(size):
             value = source[i] * (source[i] + linear)
             target[i] = value - p * np.rint(value * inverse)
         for i in range(size, whole):
@@ -142,20 +152,19 @@ def chain_gradient(
     products with a weight, and of two residues, are summed before a reduction.
     """
     table = numba.carray(pointer(steps), (count, 6), np.int64)
-    widest, total = PANEL, 0
+    widest, total = 0, 0
     for s in range(count):
-        widest = max(widest, padded(table[s, 2]))
-        total += rows * padded(table[s, 2])
-    # kept values | two deltas | a packed delta | zeros | a bias | a tile that does not fit its place
-    room = np.empty(total + 3 * rows * widest + 2 * widest + TILE_ROWS * PANEL + 8, np.float64)
+        widest = max(widest, stride_of(table[s, 2]))
+        total += rows * stride_of(table[s, 2])
+    # kept values | two deltas | zeros | a bias | a tile that does not fit its place
+    room = np.empty((total + 2 * rows * widest + 2 * widest) // 8 + TILE_ROWS * PANEL + 8, np.float64)
     kept = (room.ctypes.data + 63) // 64 * 64
-    delta = kept + total * 8
-    other = delta + rows * widest * 8
-    right = other + rows * widest * 8
-    zeros = right + rows * widest * 8
-    bias = zeros + widest * 8
-    spill = bias + widest * 8
-    nothing = numba.carray(pointer(zeros), widest, np.float64)
+    delta = kept + total
+    other = delta + rows * widest
+    zeros = other + rows * widest
+    bias = zeros + widest
+    spill = bias + widest
+    nothing = numba.carray(pointer(zeros), widest // 8, np.float64)
     nothing[:] = 0.0
     places, strides = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
     for unit in range(first, last):
@@ -168,6 +177,7 @@ def chain_gradient(
         free = kept
         for s in range(count):
             size = table[s, 2]
+            stride = stride_of(size)
             if table[s, 0] == AFFINE:
                 row = numba.carray(pointer(bias), padded(size), np.float64)
                 row[:] = 0.0
@@ -177,21 +187,21 @@ def chain_gradient(
                     value = (value - p * np.rint(value * inverse)) * factor[s]
                     row[i] = value - p * np.rint(value * inverse)
                 _multiply(
-                    places[s], strides[s], 8, rows, table[s, 1], packed + table[s, 4] * 8, size, False, bias, free,
-                    padded(size) * 8, spill, public_terms, p, inverse,
+                    places[s], strides[s], 8, rows, table[s, 1], packed + table[s, 4] * 8, 0, size, False, bias, free,
+                    stride, spill, public_terms, p, inverse,
                 )  # fmt: skip
             else:
-                _activate(places[s], strides[s], rows, size, factor[s], p, inverse, free)
-            places[s + 1], strides[s + 1] = free, padded(size) * 8
-            free += rows * padded(size) * 8
+                _activate(places[s], strides[s], rows, size, factor[s], p, inverse, free, stride)
+            places[s + 1], strides[s + 1] = free, stride
+            free += rows * stride
 
         # the error: 2·(f(X) − 2^S·Y)
         size = table[count - 1, 2]
         scale = read(target_factors + m * 8)
         for r in range(rows):
             wanted = numba.carray(pointer(targets + m * target_m + n * target_n + r * target_row), size, np.float64)
-            found = numba.carray(pointer(places[count] + r * strides[count]), padded(size), np.float64)
-            error = numba.carray(pointer(delta + r * padded(size) * 8), padded(size), np.float64)
+            found = numba.carray(pointer(places[count] + r * strides[count]), size, np.float64)
+            error = numba.carray(pointer(delta + r * strides[count]), padded(size), np.float64)
             for i in range(size):
                 value = wanted[i] * scale
                 value = 2.0 * (found[i] - (value - p * np.rint(value * inverse)))
@@ -202,41 +212,36 @@ def chain_gradient(
         for back in range(count):
             s = count - 1 - back
             size = table[s, 2]
-            whole = padded(size)
+            whole, stride = padded(size), stride_of(size)
             if table[s, 0] == ACTIVATION:
-                x = numba.carray(pointer(places[s]), rows * whole, np.float64)
-                d = numba.carray(pointer(delta), rows * whole, np.float64)
-                for i in range(x.size):
-                    value = d[i] * (2.0 * x[i] + factor[s])
-                    d[i] = value - p * np.rint(value * inverse)
+                linear = factor[s]
+                for r in range(rows):
+                    x = numba.carray(pointer(places[s] + r * strides[s]), whole, np.float64)
+                    d = numba.carray(pointer(delta + r * stride), whole, np.float64)
+                    for i in range(whole):
+                        value = d[i] * (2.0 * x[i] + linear)
+                        d[i] = value - p * np.rint(value * inverse)
                 continue
             gradient = out + ((m * clients + n) * parameters + table[s, 3]) * 8
             row = numba.carray(pointer(bias), whole, np.float64)
             row[:] = 0.0
             for r in range(rows):
-                d = numba.carray(pointer(delta + r * whole * 8), whole, np.float64)
+                d = numba.carray(pointer(delta + r * stride), whole, np.float64)
                 for i in range(whole):
                     row[i] += d[i]
             found = numba.carray(pointer(gradient + table[s, 1] * size * 8), size, np.float64)
             for i in range(size):
                 value = (row[i] - p * np.rint(row[i] * inverse)) * factor[s]
                 found[i] = value - p * np.rint(value * inverse)
-            for column in range(0, whole, PANEL):
-                width = min(PANEL, whole - column)
-                for r in range(rows):
-                    source = numba.carray(pointer(delta + (r * whole + column) * 8), width, np.float64)
-                    target = numba.carray(pointer(right + (column * rows + r * width) * 8), width, np.float64)
-                    for i in range(width):
-                        target[i] = source[i]
             _multiply(
-                places[s], 8, strides[s], table[s, 1], rows, right, size, True, zeros, gradient, size * 8, spill,
+                places[s], 8, strides[s], table[s, 1], rows, delta, stride, size, True, zeros, gradient, size * 8, spill,
                 secret_terms, p, inverse,
             )  # fmt: skip
             if table[s, 5] < 0:
                 break  # nothing below has weights
             _multiply(
-                delta, whole * 8, 8, rows, size, packed + table[s, 5] * 8, table[s, 1], False, zeros, other,
-                padded(table[s, 1]) * 8, spill, public_terms, p, inverse,
+                delta, stride, 8, rows, size, packed + table[s, 5] * 8, 0, table[s, 1], False, zeros, other,
+                stride_of(table[s, 1]), spill, public_terms, p, inverse,
             )  # fmt: skip
             delta, other = other, delta
     room[0] = 0.0  # Numba frees an array after its last use: this is it

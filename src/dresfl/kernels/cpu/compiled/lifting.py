@@ -8,23 +8,28 @@ import numpy as np
 from .vectors import compiled, pointer, read
 
 _BLOCK = 128  # columns whose digits of all channels, and their limbs, stay in the first-level cache
+BLOCK = 1024  # columns that are combined at a time: rows are read in runs of 8 KiB, and results stay in the second level
+
+
+# Rows are made of addresses: of a slice of a matrix Numba does not know that its rows are contiguous, and LLVM would not
+# use vectors. A matrix here is the address of its first value and the bytes from row to row.
 
 
 @compiled
-def _digits(matrix: Any, p: int, inverses: int, garner: int) -> None:
+def _digits(matrix: int, row_bytes: int, size: int, channels: int, p: int, inverses: int, garner: int) -> None:
     """Garner's conversion, in place: residues (M,n), |r| ≤ p/2 + 2 -> symmetric mixed-radix digits."""
-    channels = matrix.shape[0]
-    modulus, row = read(p), matrix[0]  # the first residue, once canonical, is the first digit
+    modulus, row = read(p), numba.carray(pointer(matrix), size, np.float64)
     half = (modulus - 1) / 2
-    for i in range(row.size):
+    for i in range(row.size):  # the first residue, once canonical, is the first digit
         value = row[i]
         value = value - modulus if value > half else value
         row[i] = value + modulus if value < -half else value
     for source in range(channels - 1):
-        known = matrix[source]
+        known = numba.carray(pointer(matrix + source * row_bytes), size, np.float64)
         for m in range(source + 1, channels):
             modulus, inverse = read(p + 8 * m), read(inverses + 8 * m)
-            factor, half, row = read(garner + 8 * (source * channels + m)), (modulus - 1) / 2, matrix[m]
+            factor, half = read(garner + 8 * (source * channels + m)), (modulus - 1) / 2
+            row = numba.carray(pointer(matrix + m * row_bytes), size, np.float64)
             for i in range(row.size):
                 value = (row[i] - known[i]) * factor
                 value -= modulus * np.rint(value * inverse)
@@ -33,14 +38,17 @@ def _digits(matrix: Any, p: int, inverses: int, garner: int) -> None:
 
 
 @compiled
-def _nearest(matrix: Any, table: Any, scales: Any, radix: int, results: Any) -> None:
-    """results (n,) = Σ_i d_i·P_i rounded once: digits (M,n), table (L,n) to work in; `field.lifting` explains it."""
-    (channels, size), limbs = matrix.shape, table.shape[0]
+def _nearest(
+    matrix: int, row_bytes: int, size: int, channels: int, limbs: int, table: Any, scales: Any, radix: int, out: int
+) -> None:  # fmt: skip
+    """out (n,) = Σ_i d_i·P_i rounded once: digits (M,n); table (L,_BLOCK) to work in; `field.lifting` explains it."""
+    results = numba.carray(pointer(out), size, np.float64)
     table[:] = 0.0
     for limb in range(limbs):
         row = table[limb]
         for m in range(channels):
-            factor, source = read(radix + 8 * (limb * channels + m)), matrix[m]
+            factor = read(radix + 8 * (limb * channels + m))
+            source = numba.carray(pointer(matrix + m * row_bytes), size, np.float64)
             for i in range(size):
                 row[i] += factor * source[i]
     top = table[limbs - 1]
@@ -82,9 +90,8 @@ def mixed_radix(
     first: int, last: int, channels: int, columns: int, digits: int, p: int, inverses: int, garner: int
 ) -> None:  # fmt: skip
     """The symmetric mixed-radix digits of residues (M,n), in place, of columns first ≤ i < last."""
-    matrix = numba.carray(pointer(digits), (channels, columns), np.float64)
     for low in range(first, last, _BLOCK):
-        _digits(matrix[:, low : min(low + _BLOCK, last)], p, inverses, garner)
+        _digits(digits + 8 * low, 8 * columns, min(_BLOCK, last - low), channels, p, inverses, garner)
 
 
 @compiled
@@ -92,79 +99,85 @@ def nearest(
     first: int, last: int, channels: int, columns: int, limbs: int, digits: int, radix: int, out: int
 ) -> None:  # fmt: skip
     """out (n,) = Σ_i d_i·P_i rounded once: digits (M,n), radix (L,M) of 24-bit limbs."""
-    matrix = numba.carray(pointer(digits), (channels, columns), np.float64)
-    results = numba.carray(pointer(out), columns, np.float64)
     table, scales = np.empty((limbs, _BLOCK), np.float64), _scales(limbs)
     for low in range(first, last, _BLOCK):
-        high = min(low + _BLOCK, last)
-        _nearest(matrix[:, low:high], table[:, : high - low], scales, radix, results[low:high])
+        size = min(_BLOCK, last - low)
+        _nearest(digits + 8 * low, 8 * columns, size, channels, limbs, table, scales, radix, out + 8 * low)
 
 
 @compiled
-def _combine(rows: Any, low: int, count: int, m: int, factors: int, terms: int, p: float, inverse: float, out: Any) -> None:
-    """out (n,) = Σ_j factors[j]·row j of channel m, columns from `low` on, reduced after every `terms` terms."""
-    for j in range(count):
-        source = numba.carray(pointer(rows[j, 0] + m * rows[j, 1] + low * 8), out.size, np.float64)
-        factor = read(factors + 8 * j)
+def _combine(rows: Any, low: int, size: int, m: int, factors: int, p: float, inverse: float, out: int) -> None:
+    """out (n,) = Σ_j factors[j]·row j of channel m, from column `low` on, reduced.
+
+    Two rows at a time: a residue and two products of residues below 2^23 + 3 have an exact sum.
+    """
+    results, count = numba.carray(pointer(out), size, np.float64), rows.shape[0]
+    for j in range(0, count, 2):
+        second = min(j + 1, count - 1)
+        factor, other_factor = read(factors + 8 * j), read(factors + 8 * second) if second > j else 0.0
+        source = numba.carray(pointer(rows[j, 0] + m * rows[j, 1] + low * 8), size, np.float64)
+        other = numba.carray(pointer(rows[second, 0] + m * rows[second, 1] + low * 8), size, np.float64)
         if j == 0:
-            for i in range(out.size):
-                out[i] = factor * source[i]
+            for i in range(size):
+                value = factor * source[i] + other_factor * other[i]
+                results[i] = value - p * np.rint(value * inverse)
         else:
-            for i in range(out.size):
-                out[i] += factor * source[i]
-        if (j + 1) % terms == 0 or j + 1 == count:
-            for i in range(out.size):
-                out[i] -= p * np.rint(out[i] * inverse)
+            for i in range(size):
+                value = results[i] + factor * source[i] + other_factor * other[i]
+                results[i] = value - p * np.rint(value * inverse)
 
 
 @compiled
 def combine_rows(
-    first: int, last: int, channels: int, count: int, results: int, columns: int, terms: int,
+    first: int, last: int, channels: int, count: int, results: int, columns: int,
     rows: int, factors: int, p: int, inverses: int, out: int,
 ) -> None:  # fmt: skip
-    """out (M,S,n) = Σ_j factors[m,s,j]·row j, reduced, in blocks first ≤ b < last of 4·_BLOCK columns.
+    """out (M,S,n) = Σ_j factors[m,s,j]·row j, reduced, in blocks first ≤ b < last of BLOCK columns.
 
     rows (R,2) int64: the address of row j, (M,n) contiguous along n, and the bytes from channel to channel.
     """
     table = numba.carray(pointer(rows), (count, 2), np.int64)
-    found = numba.carray(pointer(out), (channels, results, columns), np.float64)
     for block in range(first, last):
-        low, high = block * 4 * _BLOCK, min((block + 1) * 4 * _BLOCK, columns)
+        low = block * BLOCK
+        size = min(BLOCK, columns - low)
         for m in range(channels):
             modulus, inverse = read(p + 8 * m), read(inverses + 8 * m)
             for s in range(results):
-                place = factors + 8 * (m * results + s) * count
-                _combine(table, low, count, m, place, terms, modulus, inverse, found[m, s, low:high])
+                place = m * results + s
+                target = out + 8 * (place * columns + low)
+                _combine(table, low, size, m, factors + 8 * place * count, modulus, inverse, target)
 
 
 @compiled
 def decode_lift(
-    first: int, last: int, channels: int, count: int, value_channels: int, columns: int, limbs: int, terms: int,
+    first: int, last: int, channels: int, count: int, value_channels: int, columns: int, limbs: int,
     rows: int, factors: int, p: int, inverses: int, garner: int, radix: int, out: int, exceeded: int,
 ) -> None:  # fmt: skip
-    """out (n,): Σ_j factors[m,j]·row j, lifted, in blocks first ≤ b < last of _BLOCK columns; rows as in `combine_rows`.
+    """out (n,): Σ_j factors[m,j]·row j, lifted, in blocks first ≤ b < last of BLOCK columns; rows as in `combine_rows`.
 
     exceeded (blocks,) int64: how many values of each block have a digit beyond the first `value_channels`.
     """
     table = numba.carray(pointer(rows), (count, 2), np.int64)
-    results = numba.carray(pointer(out), columns, np.float64)
-    counts = numba.carray(pointer(exceeded), (columns + _BLOCK - 1) // _BLOCK, np.int64)
-    room, limb_room, scales = np.empty((channels, _BLOCK)), np.empty((limbs, _BLOCK)), _scales(limbs)
+    counts = numba.carray(pointer(exceeded), (columns + BLOCK - 1) // BLOCK, np.int64)
+    room, limb_room, scales = np.empty((channels, BLOCK)), np.empty((limbs, _BLOCK)), _scales(limbs)
+    digits = room.ctypes.data
     for block in range(first, last):
-        low, high = block * _BLOCK, min((block + 1) * _BLOCK, columns)
-        digits = room[:, : high - low]
+        low = block * BLOCK
+        size = min(BLOCK, columns - low)
         for m in range(channels):
             modulus, inverse = read(p + 8 * m), read(inverses + 8 * m)
-            _combine(table, low, count, m, factors + 8 * m * count, terms, modulus, inverse, digits[m])
-        _digits(digits, p, inverses, garner)
+            target = digits + 8 * BLOCK * m
+            _combine(table, low, size, m, factors + 8 * m * count, modulus, inverse, target)
         wrong = 0
-        for i in range(high - low):
-            beyond = False
-            for m in range(value_channels, channels):
-                beyond |= digits[m, i] != 0.0
-            wrong += beyond
+        for start in range(0, size, _BLOCK):
+            part, some = digits + 8 * start, min(_BLOCK, size - start)
+            _digits(part, 8 * BLOCK, some, channels, p, inverses, garner)
+            for i in range(start, start + some):
+                beyond = False
+                for m in range(value_channels, channels):
+                    beyond |= room[m, i] != 0.0
+                wrong += beyond
+            target = out + 8 * (low + start)
+            _nearest(part, 8 * BLOCK, some, channels, limbs, limb_room, scales, radix, target)
         counts[block] = wrong
-        _nearest(digits, limb_room[:, : high - low], scales, radix, results[low:high])
-
-
-BLOCK = _BLOCK
+    room[0, 0] = 0.0  # Numba frees an array after its last use: this is it

@@ -8,14 +8,10 @@ Residues are synthetic; the setting is that of the `mnist` preset.
 
 import argparse
 import importlib
-import itertools
 import json
 import os
 import platform
-import re
-import sys
 import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +23,7 @@ from torch import Tensor
 
 from dresfl.files import write_atomic
 from dresfl.kernels import cpu
+from dresfl.kernels.cpu.sharing import kernels_alone_share
 from dresfl.kernels.threads import torch_threads
 from dresfl.protocol import Answer, coded_gradient, mask_rows
 
@@ -121,57 +118,6 @@ def _pairs(session: stages.Session, answers: int) -> list[tuple[Tensor, Tensor]]
     return pairs
 
 
-def tiles() -> Iterator[Found]:
-    """One client's gradient with tiles of other shapes and passes of other lengths (AVX-512 only)."""
-    compiled = cpu._compiled
-    if compiled is None or compiled.LANES != 8:
-        return
-    from dresfl.kernels.cpu.compiled import chain
-
-    session = stages.Setting().session("cpu")
-    call = stages.gradient(session)
-    cpu_chain = importlib.import_module("dresfl.kernels.cpu.chain")
-    operations = 2 * 9 * 64 * (2 * 784 * 64 + 3 * 64 * 64 + 3 * 64 * 10)
-    shapes = ((4, 4), (6, 4), (8, 3), (8, 2), (12, 2))
-    for (rows, vectors), bytes_ in itertools.product(shapes, (24576, 2**20)):
-        source = Path(chain.__file__).read_text(encoding="utf-8")
-        source = re.sub(r"TILE_ROWS, TILE_VECTORS = .*", f"TILE_ROWS, TILE_VECTORS = {rows}, {vectors}", source)
-        source = re.sub(r"_PASS = .*", f"_PASS = {bytes_} // (8 * PANEL)", source)
-        module = types.ModuleType("dresfl.kernels.cpu.compiled.other")
-        module.__dict__.update(__file__=chain.__file__, __package__="dresfl.kernels.cpu.compiled")
-        sys.modules[module.__name__] = module
-        with torch_threads(1):
-            try:
-                # not kept on disk: the file does not say which tile it was
-                shared = importlib.import_module("dresfl.kernels.cpu.compiled.vectors")
-                shared_compiled = shared.compiled
-                shared.compiled = numba_plain  # type: ignore[attr-defined]
-                exec(compile(source, chain.__file__, "exec"), module.__dict__)
-                cpu_chain._table.cache_clear()
-                replaced = {"chain_gradient": module.chain_gradient, "pack_weights": module.pack_weights}
-                before = {name: getattr(compiled, name) for name in replaced}
-                vars(compiled).update(replaced)
-                time_ = least(call, 0.3)
-            finally:
-                shared.compiled = shared_compiled  # type: ignore[attr-defined]
-                vars(compiled).update(before)
-        yield {
-            "what": "tile",
-            "rows": rows,
-            "vectors": vectors,
-            "pass_bytes": bytes_,
-            "us": round(time_, 1),
-            "gflops": round(operations / time_ / 1e3, 1),
-        }
-
-
-def numba_plain(function: Any) -> Any:
-    """Compiled as the kernels are, and not kept."""
-    import numba
-
-    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
-
-
 @contextmanager
 def _recorded() -> Iterator[list[tuple[str, str, float]]]:
     """Every compiled kernel that runs, every concatenation and gather: (name, sizes, microseconds)."""
@@ -203,7 +149,7 @@ def traces() -> Iterator[Found]:
     """One gradient and one round, call by call: the least time of each call over many runs, and what is left."""
     session = stages.Setting().session("cpu")
     local = stages.federation(session)
-    calls = {"gradient": stages.gradient(session), "round": local.run_round}
+    calls = {"gradient": stages.gradient(session), "round": lambda: local.run_rounds(1)}
     bare = {"gradient": stages.bare_gradient(session), "round": stages.bare_round(session)}
     for name, call in calls.items():
         for threads in (1, 2):
@@ -240,7 +186,7 @@ def sections() -> Iterator[Found]:
     clients = list(range(session.recovery_threshold))
     for threads in (1, 2):
         best: dict[str, float] = {}
-        with torch_threads(threads), threadpool_limits(threads):
+        with torch_threads(threads), threadpool_limits(threads), kernels_alone_share():
             for _ in range(25):
                 ticks = [("", time.perf_counter_ns())]
 
@@ -316,7 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
     parser.add_argument(
-        "--parts", nargs="*", default=["machine", "sections", "traces", "assembly", "products", "hand_over", "tiles"]
+        "--parts", nargs="*", default=["machine", "sections", "traces", "assembly", "products", "hand_over"]
     )
     options = parser.parse_args()
     cpu.keep_freed_memory()

@@ -5,10 +5,12 @@ has not begun; it waits at most for the piece that another thread is at. A threa
 costs that wait, so after a long one the next calls go without help.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import final
 
@@ -22,6 +24,30 @@ _PIECES = 8
 _SHORT_WAIT = 3e-4
 _LONG_SHARE = 0.25
 _CALLS_ALONE = 50
+
+
+# How many threads share a call; 0: as many as torch has.
+_threads: ContextVar[int] = ContextVar("threads", default=0)
+
+
+@contextlib.contextmanager
+def kernels_alone_share() -> Iterator[None]:
+    """Torch works on one thread in this block; the compiled kernels keep the number that torch had.
+
+    Torch splits every operation on 2^15 values or more, and its threads go on spinning after each. Between short
+    operations they take the cores that the kernels' threads need: two threads were slower than one.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    token = _threads.set(_threads.get() or before)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _threads.reset(token)
 
 
 @final
@@ -41,9 +67,9 @@ def _helpers(count: int, process: int) -> _Helpers:
 
 
 def share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[float, ...], *tensors: Tensor) -> None:
-    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on torch's number of threads if `large`."""
+    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on several threads if `large`."""
     arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
-    threads = min(torch.get_num_threads(), units) if large else 1
+    threads = min(_threads.get() or torch.get_num_threads(), units) if large else 1
     helpers = _helpers(threads - 1, os.getpid()) if threads > 1 else None
     if helpers is None or helpers.calls_alone:
         if helpers is not None:

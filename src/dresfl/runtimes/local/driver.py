@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import SecretSeed
+from dresfl.kernels.cpu.sharing import kernels_alone_share
 from dresfl.protocol import (
     Answer,
     BatchRows,
@@ -71,7 +72,8 @@ class LocalFederation:
         """
         if self._blocks is not None:
             return self._blocks.run(limit)
-        return [self.run_round()]
+        with kernels_alone_share():
+            return [self.run_round()]
 
     def run_round(self) -> tuple[RoundRecord, int]:
         """Play one round; return its record and how many clients answered."""

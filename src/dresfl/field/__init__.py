@@ -1,6 +1,6 @@
 """Arithmetic for codes and networks, and residue systems: exact arithmetic modulo a product of small primes."""
 
-from dresfl.kernels.cpu import ChainStep
+from dresfl.kernels.cpu import ChainStep, Coded, Encoded
 
 from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
 from .byte_field import ByteField

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dresfl.kernels import cpu, exact_inner_length, matmul, reduce_
-from dresfl.kernels.cpu import ChainStep
+from dresfl.kernels.cpu import ChainStep, Coded, Encoded
 
 from .arithmetic import PublicMatrix
 from .moduli import LARGEST_MODULUS
@@ -69,15 +69,15 @@ class ResidueField(ResidueSystem):
         return reduce_(elements.sum(axis), self._p, self._inv_p)
 
     def chain_gradient(
-        self, steps: tuple[ChainStep, ...], target_factor: int, weights: Tensor, inputs: Tensor, targets: Tensor
+        self, steps: tuple[ChainStep, ...], target_factor: int, weights: Tensor, coded: Coded | Encoded
     ) -> Tensor | None:
-        """A whole chain's gradient in one call: inputs (M,N,B,F), targets (M,N,B,C) -> (M,N,P); None if none is compiled."""
+        """A whole chain's gradient in one call, (M,N,P); None where none is compiled."""
         if torch.device(self.device).type != "cpu":
             return None
         factors = _chain_factors(self.moduli, steps)
         target_factors = residues_of(self.moduli, self.device, self.dtype, target_factor)
         constants = self._p, self._inv_p, self._bound
-        return cpu.chain_gradient(steps, factors, target_factors, weights, inputs, targets, *constants)
+        return cpu.chain_gradient(steps, factors, target_factors, weights, coded, *constants)
 
 
 @lru_cache(maxsize=64)

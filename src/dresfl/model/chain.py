@@ -5,7 +5,7 @@ from typing import cast
 
 from torch import Tensor
 
-from dresfl.field import Arithmetic, ChainStep, Elements, ResidueField
+from dresfl.field import Arithmetic, ChainStep, Coded, Elements, ResidueField
 
 from .layers import Dense, Flatten, Layer, Place, Quadratic, Square
 
@@ -41,5 +41,5 @@ def chain_gradient(
         return None
     if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
         return None
-    found = field.chain_gradient(steps, 2**target_scale, weights, inputs, targets)
+    found = field.chain_gradient(steps, 2**target_scale, weights, Coded(inputs, targets))
     return cast("Elements | None", found)  # the field's elements are tensors, and so are these

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
+from dresfl.field import (
+    Arithmetic,
+    Domain,
+    Elements,
+    Encoded,
+    PublicMatrix,
+    PublicStream,
+    ResidueField,
+    ResidueSystem,
+)
 from dresfl.quantize import weight_integers, weight_reals
 
 from .captured import captured_gradient
@@ -266,6 +275,19 @@ class Network:
         steps = chain_steps(self.layers, self.places)
         whole = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
         return self._gradient_by_layers(field, weights, inputs, targets) if whole is None else [whole]
+
+    def encoded_gradient(
+        self, field: ResidueSystem, weights: Tensor, matrix: Tensor, rows: Sequence[Tensor]
+    ) -> Tensor | None:
+        """`gradient` of coded rows Σ_j matrix[m,n,j]·rows[j], inputs and then targets, that are never all in memory.
+
+        matrix (M,N,R), each of the R rows (M,B,W). None if the layers, the field or the machine have no call for it.
+        """
+        steps = chain_steps(self.layers, self.places)
+        if steps is None or not isinstance(field, ResidueField):
+            return None
+        encoded = Encoded(matrix, rows, self.input_size)
+        return field.chain_gradient(steps, 2**self.out_scale, weights, encoded)
 
     def _gradient_by_layers(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements

@@ -11,6 +11,7 @@ from .round import (
     coded_gradient_parts,
     decode_sum,
     encode_rows,
+    encoded_gradient,
     expand_masks,
     mask_rows,
     step,

@@ -57,6 +57,19 @@ def coded_gradient(session: Session, weights: Tensor, coded: Tensor) -> Tensor:
     return session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
 
 
+def encoded_gradient(
+    session: Session, weights: Tensor, shards: Tensor, masks: Tensor, clients: Sequence[int]
+) -> Tensor:
+    """`coded_gradient` of the shares of some clients, which `LagrangeCode.encode` would make of shards and masks.
+
+    shards (M,K,B,W), masks (M,T,B,W) -> (M,n,P). On a CPU a client's coded rows are made when its gradient is computed.
+    """
+    matrix = session.code.encoding_matrix[:, list(clients)]  # (M,n,K+T)
+    rows = [*shards.unbind(1), *masks.unbind(1)]
+    found = session.network.encoded_gradient(session.field, weights, matrix, rows)
+    return coded_gradient(session, weights, session.code.encode(shards, masks, clients)) if found is None else found
+
+
 def coded_gradient_parts(session: Session, field: ResidueSystem, weights: Tensor, coded: Tensor) -> list[Tensor]:
     """`coded_gradient` in pieces (M,N,·), for drivers that do not want all of it in one tensor.
 

@@ -25,7 +25,7 @@ from dresfl.files import write_atomic
 from dresfl.kernels import cpu
 from dresfl.kernels.cpu.sharing import kernels_alone_share
 from dresfl.kernels.threads import torch_threads
-from dresfl.protocol import Answer, coded_gradient, mask_rows
+from dresfl.protocol import Answer, encoded_gradient, mask_rows
 
 from . import stages
 
@@ -200,18 +200,8 @@ def sections() -> Iterator[Found]:
                 tick("gather")
                 masked = mask_rows(session, local.keys[batch.dealers], batch.rows, shards)
                 tick("mask")
-                encoding = answering = 0
-                answers = []
-                for first in range(0, len(clients), 2):
-                    begun = time.perf_counter_ns()
-                    coded = session.code.encode(*masked, clients[first : first + 2])
-                    encoded = time.perf_counter_ns()
-                    gradients = coded_gradient(session, local.training.weights, coded)
-                    answers += list(gradients.unbind(1))
-                    encoding, answering = encoding + encoded - begun, answering + time.perf_counter_ns() - encoded
-                tick("gradients with encode")
-                best["encode"] = min(best.get("encode", 1e9), encoding / 1e3)
-                best["gradients"] = min(best.get("gradients", 1e9), answering / 1e3)
+                answers = encoded_gradient(session, local.training.weights, *masked, clients).unbind(1)
+                tick("encode and gradients")
                 for client in clients[:-1]:
                     local.training.receive(Answer(number, client, answers[client]))
                 tick("receive")

@@ -18,7 +18,7 @@ from torch import Tensor
 from dresfl.kernels import chacha20 as _chacha20
 from dresfl.kernels import residues as _residues
 
-from .chain import ChainStep
+from .chain import ChainStep, Coded, Encoded, rows_table
 from .chain import chain_gradient as _chain_gradient
 from .sharing import share
 
@@ -204,21 +204,23 @@ def chain_gradient(
     factors: Tensor,
     target_factors: Tensor,
     weights: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
+    coded: Coded | Encoded,
     moduli: Tensor,
     inverses: Tensor,
     bound: int,
 ) -> Tensor | None:
     """The gradient of a chain of dense layers and activations; None where nothing is compiled. `chain` says more."""
-    if _compiled is None or not (_fits(inputs, moduli, inverses) and _fits(targets, moduli, inverses)):
+    if _compiled is None or weights.dtype != torch.int64 or weights.device.type != "cpu":
         return None
-    if inputs.dim() != 4 or inputs.stride(3) != 1 or targets.stride(3) != 1 or weights.dtype != torch.int64:
-        return None
-    if weights.device.type != "cpu" or inputs.shape[:3] != targets.shape[:3]:
+    if isinstance(coded, Encoded):
+        like = coded.rows[0]
+        regular = _fits(coded.matrix, moduli, inverses) and all(_row(x, like, moduli) for x in coded.rows)
+    else:
+        regular = all(_fits(x, moduli, inverses) and x.dim() == 4 and x.stride(3) == 1 for x in coded)
+    if not regular:
         return None
     constants = factors, target_factors, weights
-    return _chain_gradient(_compiled, steps, *constants, inputs, targets, moduli, inverses, bound)
+    return _chain_gradient(_compiled, steps, *constants, coded, moduli, inverses, bound)
 
 
 # -- lifting -----------------------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ def combine_rows(
     if not exact or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
         return None
     (channels, results, count), shape = coefficients.shape, rows[0].shape[1:]
-    columns, table, coefficients = math.prod(shape), _table_of(rows), coefficients.contiguous()
+    columns, table, coefficients = math.prod(shape), rows_table(rows), coefficients.contiguous()
     out = torch.empty((channels, results, *shape), dtype=torch.float64)
     numbers = channels, count, results, columns
     blocks, large = -(-columns // _compiled.BLOCK), out.numel() >= _PARALLEL_ELEMENTS
@@ -284,7 +286,7 @@ def decode_lift(
         return None
     channels, columns = rows[0].shape
     coefficients, garner, radix = coefficients.contiguous(), garner.contiguous(), radix.contiguous()
-    out, table = torch.empty(columns, dtype=torch.float64), _table_of(rows)
+    out, table = torch.empty(columns, dtype=torch.float64), rows_table(rows)
     blocks = -(-columns // _compiled.BLOCK)
     exceeded = torch.empty(blocks, dtype=torch.int64)
     numbers = channels, len(rows), num_value_moduli, columns, radix.shape[0]
@@ -296,11 +298,6 @@ def decode_lift(
 def _row(x: Tensor, like: Tensor, moduli: Tensor) -> bool:
     """Whether x (M,...) can be a row of `combine_rows`: float64, of the same shape, each channel contiguous."""
     return _fits(x, moduli, moduli) and x.shape == like.shape and x[0].is_contiguous()
-
-
-def _table_of(rows: Sequence[Tensor]) -> Tensor:
-    """(R,2): where each row begins, and the bytes from one channel to the next."""
-    return torch.tensor([[row.data_ptr(), 8 * row.stride(0)] for row in rows])
 
 
 # -- bytes and masks ---------------------------------------------------------------------------------------------

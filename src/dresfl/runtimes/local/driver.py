@@ -16,6 +16,7 @@ from dresfl.protocol import (
     Session,
     Training,
     coded_gradient,
+    encoded_gradient,
     mask_rows,
     rows_to_share,
 )
@@ -23,10 +24,8 @@ from dresfl.protocol import (
 from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
 
-# Clients are taken in groups whose coded rows stay below this: they stay in a CPU's cache until their gradient is
-# computed, and memory does not grow with N. A GPU takes more at a time.
-_GROUP_BYTES = 2**23
-_GPU_GROUP_BYTES = 2**28
+# Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
+_GROUP_BYTES = 2**28
 
 
 @final
@@ -102,12 +101,10 @@ class LocalFederation:
         shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
         per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
-        limit = _GROUP_BYTES if session.device == "cpu" else _GPU_GROUP_BYTES
-        group = max(1, limit // per_client)
+        group = max(1, _GROUP_BYTES // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            coded = session.code.encode(*masked, clients)  # (M,n,B,W)
-            gradients = coded_gradient(session, self.training.weights, coded)  # (M,n,P)
+            gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
                 record = self.training.receive(Answer(number, client, gradients[:, place]))
                 if record is not None:

@@ -14,6 +14,7 @@ in whole vectors, zeros beyond the last column.
 import numba
 import numpy as np
 
+from .lifting import combine_row
 from .vectors import LANES, ROWS, VECTORS, compiled, pointer, read, tile_of, write
 
 AFFINE, ACTIVATION = 0, 1
@@ -142,11 +143,14 @@ def _activate(
 @compiled
 def chain_gradient(
     first: int, last: int, clients: int, rows: int, count: int, parameters: int, public_terms: int, secret_terms: int,
-    in_m: int, in_n: int, in_row: int, target_m: int, target_n: int, target_row: int,
+    in_m: int, in_n: int, in_row: int, target_m: int, target_n: int, target_row: int, hidden: int,
     steps: int, factors: int, moduli: int, inverses: int, target_factors: int, weights: int, packed: int,
-    inputs: int, targets: int, out: int,
+    inputs: int, targets: int, hidden_rows: int, encoding: int, out: int,
 ) -> None:  # fmt: skip
     """out (M,N,P): the gradient of units first ≤ u < last; a unit is one client in one channel.
+
+    hidden > 0: the unit's coded rows are made here, Σ_j encoding[m,n,j]·row j of that many hidden rows, a table as in
+    `lifting.combine_rows`; inputs and targets then are the places of the first of each in a coded row, in bytes.
 
     inputs (M,N,B,F), targets (M,N,B,C), both contiguous along their last axis. public_terms, secret_terms: how many
     products with a weight, and of two residues, are summed before a reduction.
@@ -156,14 +160,17 @@ def chain_gradient(
     for s in range(count):
         widest = max(widest, stride_of(table[s, 2]))
         total += rows * stride_of(table[s, 2])
-    # kept values | two deltas | zeros | a bias | a tile that does not fit its place
-    room = np.empty((total + 2 * rows * widest + 2 * widest) // 8 + TILE_ROWS * PANEL + 8, np.float64)
+    # kept values | two deltas | zeros | a bias | a tile that does not fit its place | coded rows
+    coded = rows * in_row if hidden > 0 else 0  # bytes
+    room = np.empty((coded + total + 2 * rows * widest + 2 * widest) // 8 + TILE_ROWS * PANEL + 16, np.float64)
     kept = (room.ctypes.data + 63) // 64 * 64
     delta = kept + total
     other = delta + rows * widest
     zeros = other + rows * widest
     bias = zeros + widest
     spill = bias + widest
+    own_rows = (spill + TILE_ROWS * PANEL * 8 + 63) // 64 * 64
+    hidden_table = numba.carray(pointer(hidden_rows), (hidden, 2), np.int64)
     nothing = numba.carray(pointer(zeros), widest // 8, np.float64)
     nothing[:] = 0.0
     places, strides = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
@@ -174,6 +181,11 @@ def chain_gradient(
 
         # forward: places[s] is what step s is given
         places[0], strides[0] = inputs + m * in_m + n * in_n, in_row
+        wanted_rows = targets + m * target_m + n * target_n
+        if hidden > 0:
+            place = encoding + 8 * (m * clients + n) * hidden
+            combine_row(hidden_table, 0, coded // 8, m, place, p, inverse, own_rows)
+            places[0], wanted_rows = own_rows + inputs, own_rows + targets
         free = kept
         for s in range(count):
             size = table[s, 2]
@@ -199,7 +211,7 @@ def chain_gradient(
         size = table[count - 1, 2]
         scale = read(target_factors + m * 8)
         for r in range(rows):
-            wanted = numba.carray(pointer(targets + m * target_m + n * target_n + r * target_row), size, np.float64)
+            wanted = numba.carray(pointer(wanted_rows + r * target_row), size, np.float64)
             found = numba.carray(pointer(places[count] + r * strides[count]), size, np.float64)
             error = numba.carray(pointer(delta + r * strides[count]), padded(size), np.float64)
             for i in range(size):

@@ -106,7 +106,7 @@ def nearest(
 
 
 @compiled
-def _combine(rows: Any, low: int, size: int, m: int, factors: int, p: float, inverse: float, out: int) -> None:
+def combine_row(rows: Any, low: int, size: int, m: int, factors: int, p: float, inverse: float, out: int) -> None:
     """out (n,) = Σ_j factors[j]·row j of channel m, from column `low` on, reduced.
 
     Two rows at a time: a residue and two products of residues below 2^23 + 3 have an exact sum.
@@ -145,7 +145,7 @@ def combine_rows(
             for s in range(results):
                 place = m * results + s
                 target = out + 8 * (place * columns + low)
-                _combine(table, low, size, m, factors + 8 * place * count, modulus, inverse, target)
+                combine_row(table, low, size, m, factors + 8 * place * count, modulus, inverse, target)
 
 
 @compiled
@@ -167,7 +167,7 @@ def decode_lift(
         for m in range(channels):
             modulus, inverse = read(p + 8 * m), read(inverses + 8 * m)
             target = digits + 8 * BLOCK * m
-            _combine(table, low, size, m, factors + 8 * m * count, modulus, inverse, target)
+            combine_row(table, low, size, m, factors + 8 * m * count, modulus, inverse, target)
         wrong = 0
         for start in range(0, size, _BLOCK):
             part, some = digits + 8 * start, min(_BLOCK, size - start)

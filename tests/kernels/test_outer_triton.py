@@ -1,4 +1,4 @@
-"""Products with a short inner axis agree with int64 ones: on a GPU where there is one, else in the Triton interpreter."""
+"""Products with a short inner axis agree with int64 ones, on a GPU or in the Triton interpreter."""
 
 import pytest
 import torch

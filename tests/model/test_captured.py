@@ -1,4 +1,4 @@
-"""One client's gradient as a captured graph: the same integers as step by step, and never for weights beyond its bound."""
+"""One client's gradient as a captured graph: the same integers, and never for weights beyond its bound."""
 
 import pytest
 import torch

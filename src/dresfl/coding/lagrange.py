@@ -108,7 +108,9 @@ class LagrangeCode(Generic[Elements]):
         chosen = slice(None) if clients is None else clients if isinstance(clients, Tensor) else list(clients)
         matrix = self.encoding_matrix[:, chosen]  # (M,n,K+T)
         if isinstance(self.field, ResidueSystem) and isinstance(shards, Tensor) and isinstance(masks, Tensor):
-            found = self.field.combine(cast("Tensor", matrix), [*shards.unbind(1), *masks.unbind(1)])  # (M,n,...), without a copy
+            found = self.field.combine(
+                cast("Tensor", matrix), [*shards.unbind(1), *masks.unbind(1)]
+            )  # (M,n,...), without a copy
             return cast("Elements", found)
         hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
         return self._apply(matrix, hidden)

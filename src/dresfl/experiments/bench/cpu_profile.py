@@ -7,7 +7,9 @@ Residues are synthetic; the setting is that of the `mnist` preset.
 """
 
 import argparse
+import functools
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -28,6 +30,7 @@ from dresfl.kernels.threads import torch_threads
 from dresfl.protocol import Answer, encoded_gradient, mask_rows
 
 from . import stages
+from .timing import Call
 
 _SECONDS = 0.1  # for each thing that is timed
 
@@ -59,7 +62,7 @@ def machine() -> Iterator[Found]:
         "flags": sorted(flag for flag in fields.get("flags", "").split() if flag.startswith(("avx", "fma", "amx"))),
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
-        "mkl": torch.backends.mkl.is_available(),
+        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
         "threads": torch.get_num_threads(),
         "caches": {
             str(path.name): [(path / name).read_text().strip() for name in ("level", "type", "size")]
@@ -103,7 +106,7 @@ def products() -> Iterator[Found]:
 
 
 def _pairs(session: stages.Session, answers: int) -> list[tuple[Tensor, Tensor]]:
-    """The factors of the layers' products as the network meets them: coded rows are slices, residues fill their range."""
+    """The factors of the layers' products as the network meets them: coded rows are slices."""
     field, network = session.field, session.network
     coded = stages.residues(field, answers, session.batch_size, session.row_width)
     pairs = []
@@ -128,7 +131,7 @@ def _recorded() -> Iterator[list[tuple[str, str, float]]]:
     def timed_share(kernel: Any, units: int, large: bool, numbers: Any, *tensors: Tensor) -> None:
         start = time.perf_counter_ns()
         share(kernel, units, large, numbers, *tensors)
-        calls.append((getattr(kernel, "__name__", "?"), str(numbers[:6]), (time.perf_counter_ns() - start) / 1e3))
+        calls.append((getattr(kernel, "__name__", "?"), str(numbers[:4]), (time.perf_counter_ns() - start) / 1e3))
 
     def timed_cat(*arguments: Any, **named: Any) -> Tensor:
         start = time.perf_counter_ns()
@@ -149,7 +152,7 @@ def traces() -> Iterator[Found]:
     """One gradient and one round, call by call: the least time of each call over many runs, and what is left."""
     session = stages.Setting().session("cpu")
     local = stages.federation(session)
-    calls = {"gradient": stages.gradient(session), "round": lambda: local.run_rounds(1)}
+    calls: dict[str, Call] = {"gradient": stages.gradient(session), "round": lambda: local.run_rounds(1)}
     bare = {"gradient": stages.bare_gradient(session), "round": stages.bare_round(session)}
     for name, call in calls.items():
         for threads in (1, 2):
@@ -209,7 +212,7 @@ def sections() -> Iterator[Found]:
                 tick("decoder")
                 local.training.receive(Answer(number, clients[-1], answers[-1]))
                 tick("decode and step")
-                for (_, start), (name, end) in zip(ticks, ticks[1:], strict=False):
+                for (_, start), (name, end) in itertools.pairwise(ticks):
                     best[name] = min(best.get(name, float("inf")), (end - start) / 1e3)
         yield {"what": "sections", "threads": threads, "us": {key: round(value, 1) for key, value in best.items()}}
 
@@ -233,8 +236,10 @@ def hand_over() -> Iterator[Found]:
     small = torch.zeros((len(field.moduli), 64), dtype=torch.float64)
     for threads in (1, 2):
         with torch_threads(threads), threadpool_limits(threads):
-            numbers = (len(field.moduli), 64)
-            share = least(lambda: cpu.share(cpu._compiled.reduce, 64, True, numbers, small, field._p, field._inv_p))
+            call = functools.partial(
+                cpu.share, cpu._compiled.reduce, 64, True, (len(field.moduli), 64), small, field._p, field._inv_p
+            )
+            share = least(call)
         yield {"what": "hand-over", "threads": threads, "us": round(share, 2)}
     block = torch.zeros(2**19, dtype=torch.float64)
     there = torch.zeros_like(block)

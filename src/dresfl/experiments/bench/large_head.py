@@ -19,7 +19,6 @@ from dresfl.runtimes.local import LocalFederation
 from . import stages
 from .timing import interleaved
 
-
 _KERNELS, _NAME = 24, 160  # how many are printed, and how much of their names
 
 

@@ -35,7 +35,7 @@ def main() -> None:
         if tiles == 1 and stages == 4:
             continue
         cut = {"rows": rows, "columns": columns, "warps": warps, "tiles": tiles, "stages": stages}
-        call = functools.partial(outer_triton.outer_product, left, right, moduli, out, *steps, **cut)
+        call = functools.partial(outer_triton.outer_product, left, right, moduli, out, *steps, **cut)  # type: ignore[arg-type]
         try:
             best = interleaved({0: call}, 0.2, device=device)[0].best
         except Exception as error:  # what does not fit the chip is no use

@@ -32,11 +32,11 @@ _VIEWS = (
 )  # fmt: skip
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of torch's operations, and of the compiled kernels that are handed to threads."""
 
     def __init__(self, setting: stages.Setting) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes: dict[str, int] = {}
         self.scratch = 0
         self._setting = setting
@@ -107,7 +107,7 @@ def count(name: str, setting: stages.Setting) -> dict[str, Any]:
         "with_scratch": outside + counter.scratch,
         "product_flop": flops,
         "bytes_per_flop": (outside + counter.scratch) / flops,
-        "most": {key: value for key, value in top},
+        "most": dict(top),
     }
 
 

@@ -49,7 +49,8 @@ def _multiply(
 ) -> None:  # fmt: skip
     """out (rows,columns) = start (1,columns) + left (rows,inner) @ right, reduced.
 
-    right_row: bytes from row to row of the right factor, whose rows are whole vectors; 0 if it is packed. exactly: write no value beyond the last column; else the row is written in whole vectors.
+    right_row: bytes from row to row of the right factor, whose rows are whole vectors; 0 if it is packed.
+    exactly: write no value beyond the last column; else the row is written in whole vectors.
     """
     whole = padded(columns)
     for column in range(0, whole, PANEL):
@@ -76,8 +77,8 @@ def _multiply(
                 if k > 0:
                     first, first_row = target, target_row
                 _tile(
-                    count, vectors, x + row * left_row, left_row, left_k, y, panel_row, depth, step, reducing, p, inverse,
-                    first, first_row, target, target_row,
+                    count, vectors, x + row * left_row, left_row, left_k, y, panel_row, depth, step, reducing,
+                    p, inverse, first, first_row, target, target_row,
                 )  # fmt: skip
                 if spilled:
                     for i in range(count):
@@ -246,8 +247,8 @@ def chain_gradient(
                 value = (row[i] - p * np.rint(row[i] * inverse)) * factor[s]
                 found[i] = value - p * np.rint(value * inverse)
             _multiply(
-                places[s], 8, strides[s], table[s, 1], rows, delta, stride, size, True, zeros, gradient, size * 8, spill,
-                secret_terms, p, inverse,
+                places[s], 8, strides[s], table[s, 1], rows, delta, stride, size, True, zeros, gradient, size * 8,
+                spill, secret_terms, p, inverse,
             )  # fmt: skip
             if table[s, 5] < 0:
                 break  # nothing below has weights

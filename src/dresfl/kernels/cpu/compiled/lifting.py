@@ -8,11 +8,11 @@ import numpy as np
 from .vectors import compiled, pointer, read
 
 _BLOCK = 128  # columns whose digits of all channels, and their limbs, stay in the first-level cache
-BLOCK = 1024  # columns that are combined at a time: rows are read in runs of 8 KiB, and results stay in the second level
+BLOCK = 1024  # columns that are combined at a time: rows are read in runs of 8 KiB
 
 
-# Rows are made of addresses: of a slice of a matrix Numba does not know that its rows are contiguous, and LLVM would not
-# use vectors. A matrix here is the address of its first value and the bytes from row to row.
+# Rows are made of addresses. Of a slice of a matrix Numba does not know that its rows are contiguous, and LLVM would
+# use no vectors. A matrix here is the address of its first value and the bytes from row to row.
 
 
 @compiled

@@ -116,7 +116,7 @@ def change_if(b: Any, flag: Any, values: list[Any], change: Callable[[list[Any]]
 
 
 def tile_of(choices: Sequence[tuple[int, int]]) -> Any:
-    """out[r,:] = start[r,:] + Σ_k left[r,k]·right[k,:] for a tile of `rows` × `vectors`·LANES, in registers all the way.
+    """out[r,:] = start[r,:] + Σ_k left[r,k]·right[k,:] for a tile of `rows` × `vectors`·LANES, held in registers.
 
     choices: which (rows, vectors) there are. Reduced after every `step` terms if `reducing` is not 0; else the sum is
     stored as it is, for a later pass.
@@ -136,8 +136,8 @@ def tile_of(choices: Sequence[tuple[int, int]]) -> Any:
         return context.get_dummy_value()
 
     def tile(
-        typing: Any, rows: Any, vectors: Any, left: Any, left_row: Any, left_k: Any, right: Any, right_k: Any, inner: Any,
-        step: Any, reducing: Any, p: Any, inverse: Any, start: Any, start_row: Any, out: Any, out_row: Any,
+        typing: Any, rows: Any, vectors: Any, left: Any, left_row: Any, left_k: Any, right: Any, right_k: Any,
+        inner: Any, step: Any, reducing: Any, p: Any, inverse: Any, start: Any, start_row: Any, out: Any, out_row: Any,
     ) -> Any:  # fmt: skip
         integers, floats = [types.intp] * 10, [types.float64] * 2
         return types.void(*integers, *floats, *[types.intp] * 4), emit

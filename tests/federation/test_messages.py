@@ -27,6 +27,7 @@ OPEN = [  # their last part may have any length
     messages.Holding(2, 0),
     messages.Holding(1, 1 << 999),
     messages.Reject(1, 2, "it does not open"),
+    messages.Declined(messages.ANY_ROUND, "a damaged store"),
     messages.Wait("2 of 5 clients are missing"),
     messages.Slice(3, 4, b"sealed"),
     messages.Relayed(3, 4, b"sealed"),
@@ -52,7 +53,7 @@ def test_round_trip(message):
 
 def test_every_kind_has_an_example_and_a_number_of_its_own():
     assert {type(message) for message in FIXED + OPEN} == set(KINDS)
-    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 15
+    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 16
 
 
 def test_only_weights_are_replaced_by_newer_ones():
@@ -67,7 +68,7 @@ def test_a_message_of_the_other_side_is_refused(message):
         messages.decode(message.encode(), other)
 
 
-@pytest.mark.parametrize("number", [0, 9, 15, 23, 255])
+@pytest.mark.parametrize("number", [0, 10, 15, 23, 255])
 def test_a_kind_that_does_not_exist_is_refused(number):
     for kinds in (messages.FROM_CLIENT, messages.FROM_COORDINATOR):
         with pytest.raises(MessageError, match=f"kind {number} came"):
@@ -88,7 +89,7 @@ def test_what_has_a_fixed_length_has_no_other(message):
 
 @pytest.mark.parametrize(
     ("message", "head"),
-    [(OPEN[0], 93), (OPEN[1], 2), (OPEN[4], 6), (OPEN[6], 6), (OPEN[7], 6), (OPEN[8], 4), (OPEN[10], 41)],
+    [(OPEN[0], 93), (OPEN[1], 2), (OPEN[4], 6), (OPEN[5], 4), (OPEN[7], 6), (OPEN[8], 6), (OPEN[9], 4), (OPEN[11], 41)],
     ids=lambda value: name(value) if isinstance(value, messages.Message) else "",
 )
 def test_a_head_that_is_cut_is_refused(message, head):

@@ -20,8 +20,10 @@ from dresfl.federation.actions import (
 )
 from dresfl.federation.enrolment import signed_begin
 from dresfl.federation.messages import (
+    ANY_ROUND,
     Ack,
     Answered,
+    Declined,
     Delta,
     Done,
     Hello,
@@ -150,9 +152,11 @@ def test_a_join_that_fails_ends_the_client(error):
     client = Client()
     client.site.connected(client.now)
     (join,) = client.begin()
-    (action,) = client.done(join, error)
+    *before, action = client.done(join, error)
     assert isinstance(action, GiveUp)
     assert str(action.error) == str(error)
+    hidden = f"{type(error).__name__}: see the log of this client"  # what an error says may be for this client alone
+    assert said(before) == ([] if isinstance(error, MessageError) else [Declined(ANY_ROUND, hidden)])
 
 
 def test_messages_that_come_too_early_or_twice_end_the_connection():
@@ -196,8 +200,7 @@ def test_a_slice_that_is_asked_for_is_dealt():
     assert isinstance(action, Disconnect)
     client.join()
     (deal,) = client.hear(Request(3, 0))
-    (action,) = client.done(deal, DataError("the rows have changed"))
-    assert isinstance(action, GiveUp)
+    assert isinstance(client.done(deal, DataError("the rows have changed"))[-1], GiveUp)
 
 
 # -- keeping ---------------------------------------------------------------------------------------------------
@@ -234,7 +237,7 @@ def test_slices_are_flushed_when_no_more_come():
 
 
 def test_slices_are_flushed_after_a_few(monkeypatch):
-    monkeypatch.setattr("dresfl.federation.site._FLUSH_AFTER", 2)
+    monkeypatch.setattr("dresfl.federation.site._FLUSH_SLICES", 2)
     client = Client()
     client.join([(0, 0), (2, 0), (2, 1)])
     keep(client, 0, 0)
@@ -265,8 +268,7 @@ def test_a_slice_that_comes_twice_is_acknowledged_twice_and_ready_is_said_once()
 def test_a_disk_that_fails_ends_the_client():
     client = Client()
     client.join([(0, 0)])
-    (action,) = keep(client, 0, 0, StoreError("no space left"))
-    assert isinstance(action, GiveUp)
+    assert isinstance(keep(client, 0, 0, StoreError("no space left"))[-1], GiveUp)
 
 
 # -- answering -------------------------------------------------------------------------------------------------
@@ -305,8 +307,10 @@ def test_a_task_that_is_refused_is_logged_and_the_next_one_taken():
     client = Client()
     client.join()
     (piece,) = client.weights(0, change=1)
-    (line,) = client.done(piece, MessageError("answered for other weights", "each batch once"))
+    actions = client.done(piece, MessageError("answered for other weights", "each batch once"))
+    line = actions[0]
     assert (line.event, line.fields["round"], line.fields["hint"]) == ("task refused", 0, "each batch once")
+    assert said(actions) == [Declined(0, "answered for other weights")]
     (piece,) = client.weights(1)
     assert said(client.done(piece, b"answer"))
 

@@ -36,10 +36,12 @@ from .actions import (
 from .agreement import Agreement
 from .enrolment import check_begin
 from .messages import (
+    ANY_ROUND,
     FROM_COORDINATOR,
     Ack,
     Answered,
     Begin,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -56,7 +58,8 @@ from .messages import (
 )
 from .terms import Introduction, Terms
 
-_FLUSH_AFTER = 8  # slices
+_FLUSH_BYTES = 2**23  # of slices kept: then they are put on the disk for good, and acknowledged
+_FLUSH_SLICES = 256  # likewise
 _IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
 _LASTING_SECONDS = 10.0  # a connection that was of use for so long did not fail at once, whatever ended it
 _FAREWELL_SECONDS = 5.0  # for the coordinator to close the connection after the end
@@ -111,6 +114,7 @@ class Site:
         self._joined = self._ready = False
         self._pending: list[Work] = []  # asked for on this connection and not done
         self._kept: list[Ack] = []  # slices kept and not flushed
+        self._kept_bytes = 0
         self._flushing: list[Ack] = []
         self._answering: int | None = None
         self._answered_round: int | None = None  # the last one on this connection
@@ -149,7 +153,7 @@ class Site:
         self._reset()
         return [] if final_task is None else [Leave(final_task)]
 
-    def received(self, data: bytes, now: float) -> list[Action]:
+    def received(self, data: bytes | memoryview, now: float) -> list[Action]:
         """A message of the coordinator has come."""
         if not self._connected or self._leave_at is not None:
             return []
@@ -170,7 +174,8 @@ class Site:
         if isinstance(result, StoreError) and isinstance(work, AnswerTask):
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
         if isinstance(result, DresError) and not isinstance(result, MessageError):
-            return [GiveUp(result)]
+            hidden = f"{type(result).__name__}: see the log of this client"  # its words may be for this client alone
+            return [_send(Declined(ANY_ROUND, hidden)), GiveUp(result)]
         match work:
             case Join():
                 return self._has_joined(work, result)
@@ -279,8 +284,10 @@ class Site:
         else:
             member.missing[work.dealer].discard(work.number)
             self._kept.append(Ack(work.dealer, work.number))
+            self._kept_bytes += len(work.sealed)
             actions = []
-        if len(self._kept) >= _FLUSH_AFTER or (self._kept and not any(member.missing)):
+        enough = self._kept_bytes >= _FLUSH_BYTES or len(self._kept) >= _FLUSH_SLICES
+        if enough or (self._kept and not any(member.missing)):
             return actions + self._flush()
         more_to_come = any(isinstance(work, Keep) for work in self._pending)
         self._idle_at = now + _IDLE_SECONDS if self._kept and not more_to_come else None
@@ -288,7 +295,7 @@ class Site:
 
     def _flush(self) -> list[Action]:
         self._idle_at = None
-        self._flushing, self._kept = self._flushing + self._kept, []
+        self._flushing, self._kept, self._kept_bytes = self._flushing + self._kept, [], 0
         return [self._do(Flush())]
 
     def _flushed(self) -> list[Action]:
@@ -319,6 +326,7 @@ class Site:
         if isinstance(result, MessageError):
             number, reason = work.task.round_number, str(result)
             actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
+            actions.append(_send(Declined(number, reason)))
         elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
             self.rounds_answered += 1
             self._answered_round = work.task.round_number

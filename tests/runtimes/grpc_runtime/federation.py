@@ -130,7 +130,7 @@ class Network:
     def terms(self) -> Terms:
         """The run's terms, as the coordinator's disk has them."""
         path = self.consortium.folder / "coordinator" / "terms.json"
-        return Terms.from_json(path.read_bytes(), self.consortium.clients)
+        return Terms.from_json(path.read_bytes(), self.consortium.agreement)
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)

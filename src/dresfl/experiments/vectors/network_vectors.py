@@ -67,6 +67,7 @@ def make_network_vectors() -> dict[str, Any]:
         "Reject": messages.Reject(_DEALER, 0, "it does not open"),
         "Answered": messages.Answered(_ROUND, answer),
         "Informed": messages.Informed(agreement.rounds),
+        "Declined": messages.Declined(1, "round 1 was answered for other weights"),
         "Wait": messages.Wait("2 of 5 clients are missing"),
         "Begin": signed_begin(coordinator, roster, _RECEIVER, challenge, terms),
         "Request": messages.Request(_RECEIVER, 0),

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
@@ -28,7 +28,9 @@ from dresfl.sealing import valid_until
 from .descriptors import connection_limit
 from .strangers import Strangers, keep_room
 from .streams import (
+    BUNDLE_BYTES,
     METHOD,
+    METHOD_OF_VERSION_2,
     SAME_RELEASE,
     SERVICE,
     SERVICE_OF_VERSION_1,
@@ -41,6 +43,7 @@ from .tls import Credentials, caller
 from .weights import WeightSender
 
 _ON_EXPIRY = "no client can connect anew; open connections go on, since it was valid when they began"
+_LARGE_BYTES = 2**18
 
 
 @final
@@ -85,6 +88,11 @@ class Connection:
             await self._something.wait()
         return self._outbox.popleft()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is more to write."""
+        return bool(self._outbox)
+
     def close(self, error: DresError | None, replaced: bool = False) -> None:
         """End the connection. The first reason counts."""
         if not self.closed.is_set():
@@ -127,10 +135,17 @@ class GrpcCoordinator:
         # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
         listener = grpc.aio.server(options=self._options())
-        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
-        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        older = {METHOD: grpc.stream_stream_rpc_method_handler(self._refuse_version_1)}
-        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_OF_VERSION_1, older),))
+        handlers = {
+            SERVICE: {
+                METHOD: grpc.stream_stream_rpc_method_handler(self._accept),
+                METHOD_OF_VERSION_2: grpc.stream_stream_rpc_method_handler(functools.partial(self._refuse_version, 2)),
+            },
+            SERVICE_OF_VERSION_1: {
+                METHOD_OF_VERSION_2: grpc.stream_stream_rpc_method_handler(functools.partial(self._refuse_version, 1))
+            },
+        }
+        for service, methods in handlers.items():
+            listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
         try:
             port = listener.add_secure_port(self._settings.listen, self._credentials.for_server())
         except RuntimeError as error:
@@ -190,7 +205,7 @@ class GrpcCoordinator:
         calls: list[Callable[[], None]] = []
         for action in actions:
             if isinstance(action, Finish):
-                calls.append(self._end)
+                calls.append(functools.partial(self._end, action.error))
                 continue
             client = action.receiver if isinstance(action, SendSlice) else action.client
             connection = self._newest.get(client)
@@ -291,10 +306,10 @@ class GrpcCoordinator:
                 self._machine.submit(self._forget, connection)
         await _close(context, connection)
 
-    async def _refuse_version_1(self, _: object, context: Any) -> None:
-        """A client of version 1 asks for a stream that there is not any more: tell it why."""
+    async def _refuse_version(self, version: int, _: object, context: Any) -> None:
+        """A client of an older version asks for a stream that there is not any more: tell it why."""
         error = Refused(
-            f"the client speaks version 1 of the protocol, this coordinator version {VERSION}", SAME_RELEASE
+            f"the client speaks version {version} of the protocol, this coordinator version {VERSION}", SAME_RELEASE
         )
         self.refusals += 1
         self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
@@ -314,10 +329,10 @@ class GrpcCoordinator:
             del self._newest[connection.client]
             self._handle(functools.partial(self._host.disconnected, connection.client))
 
-    def _received(self, connection: Connection, data: bytes) -> None:
-        """In the machine's thread: a message of a connection that still counts."""
+    def _received(self, connection: Connection, messages: Sequence[memoryview]) -> None:
+        """In the machine's thread: messages of a connection that still counts."""
         if self._newest.get(connection.client) is connection:
-            self._handle(functools.partial(self._host.received, connection.client, data))
+            self._handle(functools.partial(self._host.received, connection.client, *messages))
 
     def _lost(self, connection: Connection, item: SendSlice) -> None:
         """In the machine's thread: a slice for a connection that still counts is not on the disk."""
@@ -325,24 +340,40 @@ class GrpcCoordinator:
             self._handle(functools.partial(self._host.slice_lost, item))
 
     async def _read(self, connection: Connection) -> None:
-        """One message at a time: who sends faster than the machine takes is slowed down by the stream."""
+        """One bundle at a time: who sends faster than the machine takes is slowed down by the stream."""
         while True:
-            data = await connection.stream.read()
-            await self._loop.run_in_executor(self._machine, self._received, connection, data)
+            messages = await connection.stream.read()
+            await self._loop.run_in_executor(self._machine, self._received, connection, messages)
 
     async def _write(self, connection: Connection) -> None:
-        """Write whenever the stream is free: a slow client skips rounds, and is never sent an old one."""
+        """Write whenever the stream is free, as much as a bundle takes.
+
+        A slow client skips rounds, and is never sent an old one.
+        """
         while True:
-            item = await connection.next()
-            if isinstance(item, SendSlice):
-                stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
-                if stored is None:
-                    await self._loop.run_in_executor(self._machine, self._lost, connection, item)
-                    continue
-                item = stored
-            elif isinstance(item, Weights):
-                item, connection.base_round = self._sender.message(item, connection.base_round)
-            await connection.stream.write(item.encode())
+            messages, size = list[Message](), 0
+            while not messages or (connection.waiting and size < BUNDLE_BYTES):
+                message = await self._next_message(connection)
+                if message is not None:
+                    messages.append(message)
+                    size += message.size
+            await connection.stream.write(messages)
+
+    async def _next_message(self, connection: Connection) -> Message | None:
+        """What is to be written next; None if it is not there any more."""
+        item = await connection.next()
+        if isinstance(item, Weights):
+            make = functools.partial(self._sender.message, item, connection.base_round)
+            large = len(item.task) >= _LARGE_BYTES  # then it is made beside the loop, which others wait for
+            item, connection.base_round = await self._loop.run_in_executor(self._disk, make) if large else make()
+        if not isinstance(item, SendSlice):
+            return item
+        stored = self._host.slice_in_memory(item)
+        if stored is None:
+            stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
+        if stored is None:
+            await self._loop.run_in_executor(self._machine, self._lost, connection, item)
+        return stored
 
 
 async def _close(context: Any, connection: Connection) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, StoreError
-from dresfl.federation import NO_CHALLENGE, Agreement, Rows, Site, Workplace
+from dresfl.federation import NO_CHALLENGE, NO_INSTANCE, Agreement, Rows, Site, Workplace
 from dresfl.federation.actions import Action, Disconnect, GiveUp, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
 from dresfl.files import disk, read_record, write_record
@@ -106,7 +106,9 @@ class FlowerClient:
                 device=self._device,
                 keep_model=self._keep_model,
             )
-            site = Site(self._agreement, self._roster, self.index, workplace.introduce, lambda: NO_CHALLENGE)
+            site = Site(
+                self._agreement, self._roster, self.index, workplace.introduce, lambda: NO_CHALLENGE, NO_INSTANCE
+            )
             if request.terms is not None:
                 carry_out(site.resumed(request.terms, 0.0))
             else:

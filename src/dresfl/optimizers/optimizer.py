@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
+from dresfl.kernels import squares_by_sixteen
 
 State = dict[str, Tensor]
 Moments = Mapping[str, Tensor]
@@ -150,7 +151,8 @@ def methods() -> dict[str, type[Method]]:
 
 def squared_norm(values: Tensor) -> Tensor:
     """The sum of squares, a 0-dimensional tensor, added as a balanced tree of fixed shape: the same bits everywhere."""
-    squares = values * values
+    summed = squares_by_sixteen(values)
+    squares = values * values if summed is None else summed
     size = 1 << max(0, (squares.numel() - 1).bit_length())
     squares = torch.nn.functional.pad(squares, (0, size - squares.numel()))
     while size > 1:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import ResidueSystem
+from dresfl.kernels import largest_magnitude
 from dresfl.optimizers import Optimizer, State, squared_norm
 from dresfl.quantize import gradient_reals, stepped_integers, weight_reals
 
@@ -129,6 +130,8 @@ def step(
     scales = network.weight_scales_on(device)
     gradient = gradient_reals(integers, network.gradient_scales_on(device), session.batch_size * session.num_shards)
     before = weights.to(torch.float64)
-    update, after = optimizer.update(moments, factors, gradient, weight_reals(before, scales))
+    reals = weight_reals(before, scales) if optimizer.weight_decay else before  # only the decay looks at them
+    update, after = optimizer.update(moments, factors, gradient, reals)
     moved = stepped_integers(before, update, scales, noise)
-    return Step(moved.to(torch.int64), after, integers.abs().max(), squared_norm(gradient), moved.abs().max())
+    peak, reach = largest_magnitude(integers), largest_magnitude(moved)
+    return Step(moved.to(torch.int64), after, peak, squared_norm(gradient), reach)

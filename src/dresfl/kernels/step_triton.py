@@ -1,4 +1,4 @@
-"""Parts of the coordinator's step on a GPU, each in one pass over memory, in Triton: the same bits as torch's operations.
+"""Parts of the coordinator's step on a GPU in one pass each, in Triton: the same bits as torch's operations.
 
 Every operation is a single IEEE operation in float64, in the order that the torch form has. So multiplications and
 additions are not fused (`enable_fp_fusion=False`).
@@ -74,7 +74,7 @@ def _squares_kernel(
 
 
 def squares_by_sixteen(values: Tensor) -> Tensor:
-    """The first four levels of the balanced tree of squares of values (P,) on a GPU: (size/16,), size the next power of 2."""
+    """The first four levels of the balanced tree of squares of values (P,): (size/16,), size the next power of two."""
     count = values.numel()
     part = (1 << max(0, (count - 1).bit_length())) // _LEVELS
     out = torch.empty(part, dtype=torch.float64, device=values.device)

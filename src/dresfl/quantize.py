@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from dresfl import kernels
 from dresfl.errors import DataError, UsageError
 
 
@@ -68,7 +69,8 @@ def stepped_integers(integers: Tensor, update: Tensor, scales: Tensor, noise: Te
     >>> stepped_integers(torch.tensor([7]), 0.75 * one, 4 * one, 0.5 * one).tolist()
     [4.0]
     """
-    return integers.to(torch.float64) - stochastic_round(update * scales, noise)
+    fused = kernels.stepped_integers(integers, update, scales, noise)
+    return integers.to(torch.float64) - stochastic_round(update * scales, noise) if fused is None else fused
 
 
 def stochastic_round(values: Tensor, noise: Tensor) -> Tensor:

@@ -132,7 +132,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             from dresfl.kernels.lift_triton import decode_lift, lift_tables
 
             return decode_lift(answers, coefficients, lift_tables(self.moduli, self.num_value_moduli))
-        return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
+        compiled = self._decode_lift_compiled(coefficients, answers.unbind(1))
+        return (
+            self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0]) if compiled is None else compiled
+        )
 
     def decode_lift_packed(
         self, coefficients: Tensor, answers: Sequence[PackedResidues], first: int, last: int
@@ -147,11 +150,9 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def decode_lift_answers(self, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """`decode_lift` of answers (M,P) that lie apart: each is read once, and none is copied, where a CPU decodes."""
-        if answers[0].dtype == torch.float64 and torch.device(self.device).type == "cpu":
-            constants = self._p, self._inv_p, self._bound, self.num_value_moduli, self._garner, self._radix
-            found = cpu.decode_lift(coefficients, answers, *constants)
-            if found is not None:
-                return found
+        compiled = self._decode_lift_compiled(coefficients, answers)
+        if compiled is not None:
+            return compiled
         size = answers[0].shape[1]
         pieces = [
             self.decode_lift(coefficients, torch.stack([x[:, start : start + _COLUMNS] for x in answers], 1))  # (M,R,·)
@@ -159,6 +160,12 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         ]
         integers, exceeded = zip(*pieces, strict=True)
         return torch.cat(integers), torch.stack(exceeded).sum()
+
+    def _decode_lift_compiled(self, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
+        if self.dtype != torch.float64 or torch.device(self.device).type != "cpu" or not answers:
+            return None
+        constants = self._p, self._inv_p, self._bound, self.num_value_moduli, self._garner, self._radix
+        return cpu.decode_lift(coefficients, answers, *constants)
 
     def digits(self, residues: Tensor) -> Tensor:
         """Symmetric mixed-radix digits (M,...) float64; `lifting` explains them."""

@@ -3,5 +3,12 @@
 from . import cpu
 from .chacha20 import key_words
 from .cpu import chacha20_blocks, matmul, reduce_
-from .gpu import embed_int8, fused_kernels, matmul_int8
+from .gpu import (
+    embed_int8,
+    fused_kernels,
+    largest_magnitude,
+    matmul_int8,
+    squares_by_sixteen,
+    stepped_integers,
+)
 from .residues import SLACK, canonical_, exact_inner_length, per_channel

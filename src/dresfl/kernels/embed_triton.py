@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .int8_triton import _residues as residues_of_totals
+
 _BLOCK = 1024
 
 
@@ -25,11 +27,7 @@ def _embed_kernel(
     row = residues + place  # a channel on each turn: offsets from the start would outgrow 32 bits
     for channel in range(CHANNELS):
         p = tl.load(moduli + channel)
-        half = (p - 1) // 2
-        r = x % p  # of the sign of x, |r| < p
-        r = tl.where(r > half, r - p, r)
-        r = tl.where(r < -half, r + p, r)
-        tl.store(row, r.to(tl.int8), mask=inside)
+        tl.store(row, residues_of_totals(x, p), mask=inside)
         row += count
 
 

@@ -55,6 +55,32 @@ def _cpu_int8() -> bool:
     return all(bool((x == wanted * s).all()) for x, s in zip(products, (1, -1, -1, 1), strict=True))
 
 
+def largest_magnitude(values: Tensor) -> Tensor:
+    """max |x| of a tensor that is not empty, a 0-dimensional tensor: one pass, and no tensor of magnitudes."""
+    low, high = torch.aminmax(values)
+    return torch.maximum(-low, high)
+
+
+def stepped_integers(integers: Tensor, update: Tensor, scales: Tensor, noise: Tensor) -> Tensor | None:
+    """integers − Q(scales·update) as float64, (P,), in one pass; None where there is no kernel for it."""
+    if not fused_kernels(str(update.device)):
+        return None
+    from . import step_triton
+
+    if update.numel() < step_triton.FEWEST or not all(x.shape == update.shape for x in (integers, scales, noise)):
+        return None
+    return step_triton.stepped_integers(integers, update, scales, noise)
+
+
+def squares_by_sixteen(values: Tensor) -> Tensor | None:
+    """Four levels of the balanced tree of squares of values (P,) float64; None where there is no kernel for it."""
+    if not fused_kernels(str(values.device)) or values.dtype != torch.float64:
+        return None
+    from . import step_triton
+
+    return step_triton.squares_by_sixteen(values) if values.numel() >= step_triton.FEWEST else None
+
+
 def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:
     """Integers (...) below 2^31 in size -> symmetric residues (M,...) int8."""
     if fused_kernels(str(moduli.device)):

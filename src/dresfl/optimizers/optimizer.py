@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
+from dresfl.kernels import squares_by_sixteen
 
 State = dict[str, Tensor]
 Moments = Mapping[str, Tensor]
@@ -156,6 +157,9 @@ def methods() -> dict[str, type[Method]]:
 
 def squared_norm(values: Tensor) -> Tensor:
     """The sum of squares, a 0-dimensional tensor, added as a balanced tree of fixed shape: the same bits everywhere."""
+    summed = squares_by_sixteen(values)  # the first four levels of the tree, where a GPU adds them in one pass
+    if summed is not None:
+        return _tree_sum(torch.nn.functional.pad(summed, (0, _power_of_two(summed.numel()) - summed.numel())))
     return squared_norm_of(lambda first, last: values[first:last], values.numel(), max(1, values.numel()))
 
 
@@ -165,12 +169,23 @@ def squared_norm_of(part: Callable[[int, int], Tensor], count: int, block: int) 
     The tree adds value i and value i + half first, half being the largest power of two below `count`; then the sums i
     and i + half/2; and so on. Values beyond the last one count as zero.
     """
-    half = max(1, (1 << max(0, count - 1).bit_length()) // 2)
+    half = max(1, _power_of_two(count) // 2)
     squares = part(0, 0).new_zeros(half)
     for first in range(0, half, block):
         for start in (first, first + half):
             values = part(start, max(start, min(start + block, start - first + half, count)))
             squares[first : first + values.numel()] += values * values
+    return _tree_sum(squares)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest power of two that is not below `count`."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _tree_sum(squares: Tensor) -> Tensor:
+    """The sum of a power of two of values: the second half is added to the first, and so on. It overwrites them."""
+    half = squares.numel()
     while half > 1:
         half //= 2
         squares[:half] += squares[half : 2 * half]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import Domain, PackedResidues, Residues, ResidueSystem, columns_of
+from dresfl.kernels import largest_magnitude
 from dresfl.optimizers import Optimizer, State, squared_norm, squared_norm_of
 from dresfl.quantize import gradient_reals, stepped_integers, weight_reals
 
@@ -148,9 +149,10 @@ def step(
     factors: the optimiser's, for this step. noise (P,): uniform in (0, 1), for the stochastic rounding.
     """
     whole = slice(0, integers.numel())
-    squares = squared_norm(_gradient(session, integers, whole))
-    moved, after = _stepped(session, optimizer, weights, moments, integers, factors, noise, squares, whole)
-    return Step(moved.to(torch.int64), after, integers.abs().max(), squares, moved.abs().max())
+    gradient = _gradient(session, integers, whole)
+    squares = squared_norm(gradient)
+    moved, after = _stepped(session, optimizer, weights, moments, gradient, factors, noise, squares, whole)
+    return Step(moved.to(torch.int64), after, largest_magnitude(integers), squares, largest_magnitude(moved))
 
 
 def step_in_blocks(
@@ -174,7 +176,8 @@ def step_in_blocks(
     for first in range(0, size, _BLOCK):
         place = slice(first, min(first + _BLOCK, size))
         noise = session.device_stream.uniform_from(Domain.ROUNDING, round_number, first, place.stop - first)
-        moved, moved_moments = _stepped(session, optimizer, weights, moments, integers, factors, noise, squares, place)
+        gradient = _gradient(session, integers, place)
+        moved, moved_moments = _stepped(session, optimizer, weights, moments, gradient, factors, noise, squares, place)
         after_weights[place] = moved
         for name, value in moved_moments.items():
             after[name][place] = value
@@ -194,16 +197,16 @@ def _stepped(
     optimizer: Optimizer,
     weights: Tensor,
     moments: Mapping[str, Tensor],
-    integers: Tensor,
+    gradient: Tensor,
     factors: Sequence[float] | Tensor,
     noise: Tensor,
     squares: Tensor,
     place: slice,
 ) -> tuple[Tensor, State]:
-    """Integer weights, as float64, and moments after a step at some coordinates; noise: that of these coordinates."""
-    scales = session.network.weight_scales_on(str(integers.device))[place]
+    """Integer weights, as float64, and moments after a step at some coordinates; gradient, noise: at these."""
+    scales = session.network.weight_scales_on(str(gradient.device))[place]
     before = weights[place].to(torch.float64)
     held = {name: value[place] for name, value in moments.items()}
-    gradient = _gradient(session, integers, place)
-    update, after = optimizer.update(held, factors, gradient, weight_reals(before, scales), squares)
+    reals = weight_reals(before, scales) if optimizer.weight_decay else before  # only the decay looks at them
+    update, after = optimizer.update(held, factors, gradient, reals, squares)
     return stepped_integers(before, update, scales, noise), after

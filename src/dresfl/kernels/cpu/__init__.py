@@ -33,11 +33,11 @@ _EXACT = _residues.exact_inner_length(1, 1)
 # A long product is summed in passes; the sum that a pass starts from is at most this.
 _START = 2**24
 
-# Below these, handing work to another thread costs more than it saves (about 25 µs a call).
-_PARALLEL_ELEMENTS = 2**18
+# Below these, one thread takes less than about 0.3 ms. A hand-over to another costs 12 to 37 µs.
+_PARALLEL_ELEMENTS = 2**20
 _PARALLEL_PRODUCTS = 2**23
-_PARALLEL_BLOCKS = 2**12
-_PARALLEL_DIGITS = 2**15
+_PARALLEL_BLOCKS = 2**14
+_PARALLEL_DIGITS = 2**17
 
 
 def keep_freed_memory(limit: int = 2**30) -> bool:

@@ -13,7 +13,7 @@ from .sharing import share
 
 _EXACT = _residues.exact_inner_length(1, 1)
 _START = 2**24  # the most that a sum starts from
-_LARGE = 2**20  # multiplications from which threads share a call
+_LARGE = 2**22  # of channels · clients · rows · weights: about 0.3 ms on one thread, from which threads share a call
 
 
 class ChainStep(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import Domain
-from dresfl.kernels import fused_kernels
+from dresfl.kernels import fused_kernels, largest_magnitude
 from dresfl.kernels.graphs import capture_graph
 from dresfl.optimizers import State
 from dresfl.protocol import (
@@ -173,7 +173,7 @@ class RoundBlocks:
         noise = session.device_stream.uniform_at(Domain.ROUNDING, now(self._numbers), integers.numel())
         optimizer = self._training.optimizer
         taken = step(session, optimizer, self._weights, self._moments, integers, now(self._factors), noise)
-        bounded = (taken.reach < _WEIGHT_BOUND) & (self._weights.abs().max() < _WEIGHT_BOUND)  # after and before
+        bounded = (taken.reach < _WEIGHT_BOUND) & (largest_magnitude(self._weights) < _WEIGHT_BOUND)  # after and before
         self._broken += exceeded + ~bounded
         self._weights.copy_(taken.weights)
         for name, moment in taken.moments.items():

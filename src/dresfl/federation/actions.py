@@ -101,7 +101,9 @@ class Record(Action):
 @final
 @dataclass(frozen=True)
 class Finish(Action):
-    """The run is over."""
+    """The run is over; with an error: it cannot go on, and the coordinator ends with it."""
+
+    error: DresError | None = None
 
 
 # -- a client's ------------------------------------------------------------------------------------------------

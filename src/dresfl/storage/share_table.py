@@ -16,6 +16,9 @@ done. Rows are written, then flushed, then listed: a crash at any moment costs t
 Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest,
 and a record that does not have its check, is named, and its slice is missing. When a slice comes again whose record is
 sound, its dealer must send what it sent before.
+
+With a storage key each row is sealed by itself (at_rest.py), and digests are those of the sealed rows. A row that is
+sealed again is the same bytes again.
 """
 
 import contextlib
@@ -38,6 +41,8 @@ from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
 
+from .at_rest import RowCipher
+
 _log = logging.getLogger(__name__)
 
 _PENDING_BYTES = 2**26  # written and not yet listed, at most
@@ -54,7 +59,10 @@ class DiskTable(ShareTable):
     Slices and rows are counted through, dealer after dealer: a `place` below is such a count of slices.
     """
 
-    def __init__(self, folder: Path, session: Session, index: int, look: bool = True) -> None:
+    def __init__(
+        self, folder: Path, session: Session, index: int, look: bool = True, cipher: RowCipher | None = None
+    ) -> None:
+        self._cipher = cipher
         self._rows_path, self._index_path = folder / "shares.rows", folder / "shares.index"
         self._session, self._index = session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
@@ -226,7 +234,15 @@ class DiskTable(ShareTable):
         rows = packed.view(f"V{self._row_bytes // moduli}").reshape(moduli, count).T  # (rows,M)
         for number in range(first, first + -(-count // self._slice_rows)):
             part = self._range(dealer, number)
-            self._put(dealer, number, rows[part.start - first_row : part.stop - first_row].tobytes())
+            data = rows[part.start - first_row : part.stop - first_row].tobytes()
+            self._put(dealer, number, self._sealed(dealer, part, data))
+
+    def _sealed(self, dealer: int, part: range, data: bytes) -> bytes:
+        """A slice's rows, one after the other, as they go to the disk."""
+        if self._cipher is None:
+            return data
+        rows = np.frombuffer(data, dtype=np.uint8).reshape(len(part), -1)
+        return self._cipher.seal([dealer] * len(part), part, rows).tobytes()
 
     def _put(self, dealer: int, number: int, data: bytes) -> None:
         place, digest = int(self._first_slice[dealer]) + number, hashlib.sha256(data).digest()
@@ -259,7 +275,10 @@ class DiskTable(ShareTable):
         if not self._verify_all:
             self._verify_used(dealers, rows)
         places = self._first_row[dealers.numpy()] + rows.numpy()
-        gathered = np.ascontiguousarray(self._rows[places].swapaxes(0, 1))  # (M,B,W·bytes)
+        found = self._rows[places]  # (B,M,W·bytes)
+        if self._cipher is not None:
+            found = self._cipher.open(dealers.tolist(), rows.tolist(), found)
+        gathered = np.ascontiguousarray(found.swapaxes(0, 1))  # (M,B,W·bytes)
         return self._session.field.unpack(gathered.data.cast("B"), (len(places), self._session.row_width))
 
     def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:

@@ -109,7 +109,7 @@ def check_vectors(path: Path) -> int:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the vectors {path}: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise UsageError(f"{path} does not hold {FORMAT!r}", "write fresh ones with dresfl vectors --out FILE")

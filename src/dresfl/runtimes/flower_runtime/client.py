@@ -21,6 +21,7 @@ from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.at_rest import StorageKey
 
 from .bundles import Reply, Request
 
@@ -42,11 +43,12 @@ class FlowerClient:
         *,
         device: str = "cpu",
         keep_model: Callable[[Task], None] = lambda final: None,
+        key: StorageKey | None = None,
     ) -> None:
-        """folder: the store. rows: reads this client's integer inputs (m,F) and targets (m,C)."""
+        """folder: the store. rows: reads this client's integer inputs (m,F) and targets (m,C). key: seals the store."""
         self._agreement, self._identity, self._roster = agreement, identity, roster
         self._folder, self._read_rows, self._log = folder, rows, log
-        self._device, self._keep_model = device, keep_model
+        self._device, self._keep_model, self._key = device, keep_model, key
         self.index = roster.index_of(identity.member)
 
     def handle(self, data: bytes) -> bytes:
@@ -139,7 +141,7 @@ class FlowerClient:
                 raise Refused("the client's rows have changed since they were shared", "bring back the rows of then")
             return self._own[0]
 
-        with ShareStore.open(self._folder, digest, self._agreement.roster) as store:
+        with ShareStore.open(self._folder, digest, self._agreement.roster, self._key) as store:
             if digest != noted:
                 write_record(self._folder / "flower.json", {"rows": digest.hex()})
             yield store, rows

@@ -57,14 +57,13 @@ def _compressed(differences: npt.NDArray[np.signedinteger]) -> bytes:
 class WeightSender:
     """The coordinator's: makes each round's message once in full and once from each base that clients have.
 
-    Any thread may ask. Each message is made and encoded once, whoever asks first.
+    Any thread may ask. Each message is made once, whoever asks first.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: dict[int, Integers] = {}
         self._messages: dict[int | None, Message] = {}
-        self._encoded: dict[int | None, bytes] = {}
         self._round: int | None = None
 
     def message(self, weights: Weights, base_round: int | None) -> tuple[Message, int]:
@@ -72,20 +71,11 @@ class WeightSender:
         with self._lock:
             return self._message(weights, base_round)
 
-    def encoded(self, weights: Weights, base_round: int | None) -> tuple[bytes, int]:
-        """`message`, encoded."""
-        with self._lock:
-            message, number = self._message(weights, base_round)
-            key = base_round if message is not weights else None
-            if key not in self._encoded:
-                self._encoded[key] = message.encode()
-            return self._encoded[key], number
-
     def _message(self, weights: Weights, base_round: int | None) -> tuple[Message, int]:
         if self._messages.get(None) is not weights:
             self._round, integers = _split(weights.task)
             self._recent[self._round] = integers
-            self._messages, self._encoded = {None: weights}, {}
+            self._messages = {None: weights}
             kept = min(_MOST_RECENT, max(2, _RECENT_BYTES // max(1, integers.nbytes)))
             for old in sorted(self._recent)[:-kept]:
                 del self._recent[old]
@@ -118,13 +108,13 @@ class WeightReceiver:
         self._round = -1
         self._weights: Integers | None = None
 
-    def take(self, data: bytes) -> bytes:
+    def take(self, data: bytes | memoryview) -> bytes | memoryview:
         """A message as the machine is to see it: a Delta becomes the Weights that it leads to."""
         if data[:1] == bytes([Delta.KIND]):
             return self._apply(Delta.from_body(memoryview(data)[1:])).encode()
         if data[:1] == bytes([Weights.KIND]):
             self._round, self._weights = _split(memoryview(data)[1:])
-            self._head = data[1:19]
+            self._head = bytes(data[1:19])
         return data
 
     def _apply(self, delta: Delta) -> Weights:

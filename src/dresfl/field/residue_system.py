@@ -25,6 +25,8 @@ from .moduli import is_prime
 from .packed_residues import PackedResidues
 from .random import uniform_elements
 
+_COLUMNS = 2**12  # coordinates that are decoded at a time
+
 
 @dataclass(frozen=True)
 class ResidueSystem(ModularArithmetic[Tensor]):
@@ -145,6 +147,21 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         total = packed_bytes.combine_columns(octets, coefficients, first, last, self._p, self._inv_p, size)
         return self.lift_checked(total)
 
+    def decode_lift_answers(self, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """`decode_lift` of answers (M,P) that lie apart: each is read once, and none is copied, where a CPU decodes."""
+        if answers[0].dtype == torch.float64 and torch.device(self.device).type == "cpu":
+            constants = self._p, self._inv_p, self._bound, self.num_value_moduli, self._garner, self._radix
+            found = cpu.decode_lift(coefficients, answers, *constants)
+            if found is not None:
+                return found
+        size = answers[0].shape[1]
+        pieces = [
+            self.decode_lift(coefficients, torch.stack([x[:, start : start + _COLUMNS] for x in answers], 1))  # (M,R,·)
+            for start in range(0, size, _COLUMNS)
+        ]
+        integers, exceeded = zip(*pieces, strict=True)
+        return torch.cat(integers), torch.stack(exceeded).sum()
+
     def digits(self, residues: Tensor) -> Tensor:
         """Symmetric mixed-radix digits (M,...) float64; `lifting` explains them."""
         return mixed_radix_digits(residues.to(torch.float64), self._p, self._inv_p, self._garner)
@@ -225,7 +242,16 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def _constant(self, integer: int, like: Tensor) -> Tensor:
         """(M,1,...): the residues of one integer of any size, for elements of that many axes."""
-        return per_channel(_residues(self.moduli, self.device, self.dtype, integer), like)
+        return per_channel(residues_of(self.moduli, self.device, self.dtype, integer), like)
+
+    def combine(self, matrix: Tensor, rows: Sequence[Tensor]) -> Tensor:
+        """Σ_j matrix[m,s,j]·rows[j]: (M,S,R), R rows (M,...) -> (M,S,...). What codes do with what they hide."""
+        if matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
+            found = cpu.combine_rows(matrix, rows, self._p, self._inv_p, self._bound)
+            if found is not None:
+                return found
+        hidden = torch.stack(tuple(rows), 1)  # (M,R,...)
+        return self.matmul(matrix, hidden.flatten(2)).view(*matrix.shape[:2], *hidden.shape[2:])
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
@@ -235,6 +261,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
 
 @lru_cache(maxsize=1024)
-def _residues(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
+def residues_of(moduli: tuple[int, ...], device: str, dtype: torch.dtype, integer: int) -> Tensor:
+    """(M,): the symmetric residues of one integer of any size."""
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
     return torch.tensor(residues, dtype=dtype, device=device)

@@ -12,6 +12,7 @@ from .round import (
     decode_answers,
     decode_sum,
     encode_rows,
+    encoded_gradient,
     expand_masks,
     mask_rows,
     step,

@@ -56,7 +56,21 @@ def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
 
 def coded_gradient(session: Session, weights: Tensor, coded: Tensor) -> Tensor:
     """What clients answer: the gradient at the weights (P,) on coded rows (M,N,B,W) of N clients -> (M,N,P)."""
-    return session.field.concat(coded_gradient_parts(session, session.field, weights, coded), 2)
+    size = session.network.input_size
+    return session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
+
+
+def encoded_gradient(
+    session: Session, weights: Tensor, shards: Tensor, masks: Tensor, clients: Sequence[int]
+) -> Tensor:
+    """`coded_gradient` of the shares of some clients, which `LagrangeCode.encode` would make of shards and masks.
+
+    shards (M,K,B,W), masks (M,T,B,W) -> (M,n,P). On a CPU a client's coded rows are made when its gradient is computed.
+    """
+    matrix = session.code.encoding_matrix[:, list(clients)]  # (M,n,K+T)
+    rows = [*shards.unbind(1), *masks.unbind(1)]
+    found = session.network.encoded_gradient(session.field, weights, matrix, rows)
+    return coded_gradient(session, weights, session.code.encode(shards, masks, clients)) if found is None else found
 
 
 def coded_gradient_parts(session: Session, field: ResidueSystem, weights: Tensor, coded: Tensor) -> list[Tensor]:
@@ -82,10 +96,13 @@ def decode_sum(field: ResidueSystem, coefficients: Tensor, pieces: Iterable[Tens
 
 
 def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence[Residues]) -> tuple[Tensor, Tensor]:
-    """`decode_sum` of R whole answers (M,P), packed or not, a few columns at a time.
+    """`decode_sum` of R whole answers (M,P), packed or not, which need not lie side by side.
 
-    Beyond the answers and the result it needs memory for _COLUMNS columns.
+    They are taken a few columns at a time: beyond the answers and the result this needs hardly any memory.
     """
+    whole = [answer for answer in answers if isinstance(answer, Tensor)]
+    if len(whole) == len(answers):
+        return field.decode_lift_answers(coefficients, whole)
     size = answers[0].shape[1]
     integers = torch.empty(size, dtype=torch.float64, device=field.device)
     exceeded = torch.zeros((), dtype=torch.int64, device=field.device)

@@ -117,8 +117,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """`lift` without the exception: the values, and how many of them lie beyond ±value_bound (a tensor)."""
         digits = self.digits(residues)
         flat = digits.reshape(len(self.moduli), -1)
-        exceeded = flat[self.num_value_moduli :].ne(0).any(0).sum()
-        return nearest_float64(flat, self._radix).view(digits.shape[1:]), exceeded
+        beyond = torch.zeros(flat.shape[1], dtype=torch.bool, device=flat.device)
+        for digit in flat[self.num_value_moduli :]:
+            beyond |= digit.ne(0)
+        return nearest_float64(flat, self._radix).view(digits.shape[1:]), beyond.sum()
 
     def lift_exact(self, residues: Tensor) -> list[int]:
         """The same integers as Python integers, flattened, without the headroom check: for test vectors and tests."""

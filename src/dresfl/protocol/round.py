@@ -188,8 +188,12 @@ def step_in_blocks(
 
 def _gradient(session: Session, integers: Tensor, place: slice) -> Tensor:
     """The mean gradient at some coordinates, real."""
-    scales = session.network.gradient_scales_on(str(integers.device))
-    return gradient_reals(integers[place], scales[place], session.batch_size * session.num_shards)
+    network, device = session.network, str(integers.device)
+    if place == slice(0, integers.numel()):
+        scales = network.gradient_scales_on(device)
+    else:  # the same powers of two, without a list of them all
+        scales = 2.0 ** (2 * network.out_scale) / network.weight_scales_on(device)[place]
+    return gradient_reals(integers[place], scales, session.batch_size * session.num_shards)
 
 
 def _stepped(

@@ -40,7 +40,7 @@ def write_atomic(
 ) -> None:
     """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part of it.
 
-    data: written one after the other. keep: another name, in the same folder, under which the file that was at `path` stays.
+    data: parts, written one after the other. keep: another name in the same folder, under which the old file stays.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk(path, "write", error):

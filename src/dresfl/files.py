@@ -17,6 +17,7 @@ from typing import Any
 
 from dresfl.errors import DresError, StoreError
 
+TOO_MANY_OPEN = "too many files and connections are open: allow more with ulimit -n, or LimitNOFILE in a systemd unit"
 _LARGEST_RECORD = 2**28  # bytes: more than any list of slices has
 
 
@@ -28,6 +29,8 @@ def disk(path: Path, doing: str, error: type[DresError] = StoreError) -> Iterato
     except OSError as cause:
         full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = "free some space, or choose another folder" if full else "check the disk, the path and its permissions"
+        if cause.errno in (errno.EMFILE, errno.ENFILE):
+            hint = TOO_MANY_OPEN
         raise error(f"cannot {doing} {path}: {cause.strerror or cause}", hint) from cause
 
 
@@ -40,7 +43,8 @@ def write_atomic(
 ) -> None:
     """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part of it.
 
-    data: parts, written one after the other. keep: another name in the same folder, under which the old file stays.
+    data: written one after the other. keep: another name in the same folder, under which the file that was at `path`
+    stays.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk(path, "write", error):

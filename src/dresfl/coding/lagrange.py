@@ -12,13 +12,13 @@ R = d(K+T−1) + 1 values fix it, and with it g(X_k) = g(u(β_k)). (Yu et al., "
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Generic, final
+from typing import Generic, cast, final
 
 import torch
 from torch import Tensor
 
 from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
-from dresfl.field import Elements, ModularArithmetic
+from dresfl.field import Elements, ModularArithmetic, ResidueSystem
 
 from .parameters import CodeParameters
 
@@ -107,6 +107,11 @@ class LagrangeCode(Generic[Elements]):
             )
         chosen = slice(None) if clients is None else clients if isinstance(clients, Tensor) else list(clients)
         matrix = self.encoding_matrix[:, chosen]  # (M,n,K+T)
+        if isinstance(self.field, ResidueSystem) and isinstance(shards, Tensor) and isinstance(masks, Tensor):
+            found = self.field.combine(
+                cast("Tensor", matrix), [*shards.unbind(1), *masks.unbind(1)]
+            )  # (M,n,...), without a copy
+            return cast("Elements", found)
         hidden = self.field.concat((shards, masks), 1)  # (M,K+T,...)
         return self._apply(matrix, hidden)
 

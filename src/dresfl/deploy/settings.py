@@ -100,6 +100,7 @@ class Listening:
     on_shortage: Literal["retry", "skip"] = RoundTiming.on_shortage
     spool_bytes: int = Windows.stored_bytes
     keepalive: float = ListenSettings.keepalive
+    handshake: float = ListenSettings.handshake
     linger: float = CoordinatorSettings.linger
 
 
@@ -141,7 +142,7 @@ class CoordinatorConfig:
             )
 
     def listen_settings(self) -> ListenSettings:
-        return ListenSettings(self.network.listen, self.network.keepalive)
+        return ListenSettings(self.network.listen, self.network.keepalive, self.network.handshake)
 
     def machine_settings(self, windows: Windows | None = None) -> CoordinatorSettings:
         """How the machine waits and what it allows itself. windows: those of a runtime, if it has its own."""

@@ -76,7 +76,7 @@ class StoreSlice(Action):
     receiver: int
     dealer: int
     number: int
-    sealed: bytes
+    sealed: bytes | memoryview
 
 
 @final
@@ -173,7 +173,7 @@ class Keep(Work):
 
     dealer: int
     number: int
-    sealed: bytes
+    sealed: bytes | memoryview
 
 
 @final

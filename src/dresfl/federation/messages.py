@@ -47,6 +47,8 @@ HOLDING_BYTES = MOST_SLICES // 8
 NO_INSTANCE = bytes(8)
 HEAD_BYTES = 96  # no message has more before its payload: a Hello has 94
 
+Octets = bytes | memoryview  # a part of a message that came stays where it is
+
 _HELLO = struct.Struct("<BI32s32s16s8s")
 _SIGNATURE = struct.Struct("<64s")
 _SHARING = struct.Struct("<16s")
@@ -57,11 +59,11 @@ _PLACE = struct.Struct("<HI")
 _NOTHING = struct.Struct("<")
 
 
-def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], bytes]:
-    """The fixed fields at the start of a body, and what follows them."""
+def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], memoryview]:
+    """The fixed fields at the start of a body, and what follows them, in the memory of the message."""
     if len(body) < form.size:
         raise MessageError(f"a {name} message of {len(body)} bytes is too short")
-    return form.unpack_from(body), bytes(body[form.size :])
+    return form.unpack_from(body), body[form.size :]
 
 
 class Message(ABC):
@@ -71,7 +73,7 @@ class Message(ABC):
     newest_only: ClassVar[bool] = False
 
     @abstractmethod
-    def body(self) -> tuple[bytes | memoryview, ...]:
+    def body(self) -> tuple[Octets, ...]:
         """The bytes after the kind, in parts: so a large payload is copied once, where they are joined."""
 
     @classmethod
@@ -79,7 +81,7 @@ class Message(ABC):
     def from_body(cls, body: memoryview) -> Self:
         """The message with this body; MessageError if there is none."""
 
-    def parts(self) -> tuple[bytes | memoryview, ...]:
+    def parts(self) -> tuple[Octets, ...]:
         """The whole message, in parts."""
         return bytes([self.KIND]), *self.body()
 
@@ -99,7 +101,7 @@ class _Plain(Message):
     REST: ClassVar[Literal["nothing", "bytes", "text", "bits"]] = "nothing"
     __match_args__: ClassVar[tuple[str, ...]]  # a dataclass has the names of its fields here
 
-    def body(self) -> tuple[bytes | memoryview, ...]:
+    def body(self) -> tuple[Octets, ...]:
         values = [getattr(self, name) for name in self.__match_args__]
         if self.REST == "nothing":
             return (self.FORM.pack(*values),)
@@ -120,7 +122,7 @@ class _Plain(Message):
         if cls.REST == "bytes":
             values.append(rest)
         elif cls.REST == "text":
-            values.append(rest.decode("utf-8", "replace"))
+            values.append(bytes(rest).decode("utf-8", "replace"))
         elif cls.REST == "bits":
             values.append(int.from_bytes(rest, "little"))
         return cls(*values)
@@ -141,7 +143,7 @@ class Hello(Message):
 
     KIND: ClassVar[int] = 1
 
-    def body(self) -> tuple[bytes | memoryview, ...]:
+    def body(self) -> tuple[Octets, ...]:
         own = self.introduction
         head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge, self.instance)
         return head, self.agreement
@@ -156,7 +158,7 @@ class Hello(Message):
         (_, rows, contribution, held, challenge, instance), agreement = _head(_HELLO, body, "Hello")
         if len(agreement) > AGREEMENT_BYTES:
             raise MessageError(f"an agreement of {len(agreement)} bytes is too long")
-        return cls(Introduction(rows, contribution, held), challenge, agreement, instance)
+        return cls(Introduction(rows, contribution, held), challenge, bytes(agreement), instance)
 
 
 @final
@@ -190,7 +192,7 @@ class Slice(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 4
     FORM = _PLACE
@@ -229,7 +231,7 @@ class Answered(_Plain):
     """A client's Answer, still encoded: the opening checks it."""
 
     round_number: int
-    answer: bytes
+    answer: Octets
 
     KIND: ClassVar[int] = 7
     FORM = _ROUND
@@ -285,13 +287,13 @@ class Begin(Message):
 
     KIND: ClassVar[int] = 17
 
-    def body(self) -> tuple[bytes | memoryview, ...]:
+    def body(self) -> tuple[Octets, ...]:
         return self.signature, self.terms.encode()
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
         (signature,), rest = _head(_SIGNATURE, body, "Begin")
-        return cls(signature, Terms.decode(rest))
+        return cls(signature, Terms.decode(bytes(rest)))
 
 
 @final
@@ -313,7 +315,7 @@ class Relayed(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 19
     FORM = _PLACE
@@ -325,7 +327,7 @@ class Relayed(_Plain):
 class Weights(_Plain):
     """A round's weights in full, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 20
     FORM = _NOTHING
@@ -342,7 +344,7 @@ class Delta(_Plain):
     base_round: int
     width: int
     digest: bytes
-    packed: bytes
+    packed: Octets
 
     KIND: ClassVar[int] = 21
     FORM = _DELTA
@@ -354,7 +356,7 @@ class Delta(_Plain):
 class Done(_Plain):
     """The final weights, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 22
     FORM = _NOTHING
@@ -375,7 +377,7 @@ FROM_CLIENT: tuple[type[Message], ...] = (
 FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
 
 
-def decode(data: bytes | memoryview, kinds: tuple[type[Message], ...]) -> Message:
+def decode(data: Octets, kinds: tuple[type[Message], ...]) -> Message:
     """A message of one of the kinds that may come.
 
     >>> decode(Ready(bytes(16)).encode(), FROM_CLIENT) == Ready(bytes(16))

@@ -192,7 +192,7 @@ class Relay:
 
     # -- dealers ---------------------------------------------------------------------------------------------
 
-    def dealt(self, dealer: int, receiver: int, number: int, sealed: bytes) -> list[Action]:
+    def dealt(self, dealer: int, receiver: int, number: int, sealed: bytes | memoryview) -> list[Action]:
         """Take a slice from its dealer: it must have been asked for, and have its size."""
         if (receiver, number) not in self._asked[dealer]:
             raise MessageError(f"slice {number} for client {receiver} came from client {dealer} unasked")

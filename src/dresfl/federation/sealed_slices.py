@@ -88,7 +88,7 @@ class SealedSlices:
             rows = slice_range(self._session, own, number)
             self._client.receive(self._client.deal(own, rows.start, len(rows)))
 
-    def keep(self, dealer: int, number: int, sealed: bytes) -> None:
+    def keep(self, dealer: int, number: int, sealed: bytes | memoryview) -> None:
         """Open a slice and keep it; MessageError if it is not what that dealer sealed for this client and place."""
         if not 0 <= dealer < self._session.num_clients:
             raise MessageError(f"client {dealer} does not exist among {self._session.num_clients}")

@@ -2,16 +2,18 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from dresfl.kernels import cpu, exact_inner_length, matmul, reduce_
+from dresfl.kernels.cpu import ChainStep, Coded, Encoded
 
 from .arithmetic import PublicMatrix
 from .moduli import LARGEST_MODULUS
-from .residue_system import ResidueSystem
+from .residue_system import ResidueSystem, residues_of
 
 
 @final
@@ -65,3 +67,20 @@ class ResidueField(ResidueSystem):
 
     def sum(self, elements: Tensor, axis: int) -> Tensor:
         return reduce_(elements.sum(axis), self._p, self._inv_p)
+
+    def chain_gradient(
+        self, steps: tuple[ChainStep, ...], target_factor: int, weights: Tensor, coded: Coded | Encoded
+    ) -> Tensor | None:
+        """A whole chain's gradient in one call, (M,N,P); None where none is compiled."""
+        if torch.device(self.device).type != "cpu":
+            return None
+        factors = _chain_factors(self.moduli, steps)
+        target_factors = residues_of(self.moduli, self.device, self.dtype, target_factor)
+        constants = self._p, self._inv_p, self._bound
+        return cpu.chain_gradient(steps, factors, target_factors, weights, coded, *constants)
+
+
+@lru_cache(maxsize=64)
+def _chain_factors(moduli: tuple[int, ...], steps: tuple[ChainStep, ...]) -> Tensor:
+    """(M,S): the residues of the steps' integers."""
+    return torch.stack([residues_of(moduli, "cpu", torch.float64, step.integer) for step in steps], 1)

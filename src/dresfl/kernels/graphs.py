@@ -19,6 +19,6 @@ def capture_graph(work: Callable[[], None], *, warm_ups: int, before_each: Calla
             work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
         work()
     return graph

@@ -42,6 +42,9 @@ try:
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
     from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from .outer_triton import fits as _use_outer
+    from .outer_triton import outer_product
 except ImportError as error:
     raise ImportError("the int8 kernel needs Triton 3.6 (pip install triton==3.6.0)") from error
 
@@ -354,6 +357,9 @@ def _launch(left: Tensor, right: Tensor, moduli: Tensor, out: Tensor) -> None:
     (channels, repeat, m, n), k = left.shape, right.shape[2]
     left, left_steps = _inner_major(left)
     right, right_steps = _inner_major(right)
+    if _use_outer(channels, repeat, m, n, k):
+        outer_product(left, right, moduli, out.view(channels, repeat, m, k), left_steps, right_steps)
+        return
     if repeat > 1 and left_steps[1] == m and right_steps[1] == 0:
         repeat, m = 1, repeat * m  # N matrices times one: the same as one tall matrix
     matrices = channels * repeat

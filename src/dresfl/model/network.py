@@ -16,9 +16,20 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError
-from dresfl.field import Arithmetic, Domain, Elements, PublicMatrix, PublicStream
+from dresfl.field import (
+    Arithmetic,
+    Domain,
+    Elements,
+    Encoded,
+    PublicMatrix,
+    PublicStream,
+    ResidueField,
+    ResidueSystem,
+)
 from dresfl.quantize import weight_integers, weight_reals
 
+from .captured import captured_gradient
+from .chain import chain_gradient, chain_steps
 from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 
 # Initial weights are uniform with standard deviation init/sqrt(fan-in). A square network trains from small
@@ -248,12 +259,39 @@ class Network:
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
         """
-        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
+        captured = captured_gradient(self._whole_gradient, field, weights, inputs, targets)
+        return self._whole_gradient(field, weights, inputs, targets) if captured is None else captured
+
+    def _whole_gradient(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> Elements:
+        parts = self.gradient_parts(field, weights, inputs, targets)
+        return parts[0] if len(parts) == 1 else field.concat(parts, 2)
 
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> list[Elements]:
         """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
+        steps = chain_steps(self.layers, self.places)
+        whole = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
+        return self._gradient_by_layers(field, weights, inputs, targets) if whole is None else [whole]
+
+    def encoded_gradient(
+        self, field: ResidueSystem, weights: Tensor, matrix: Tensor, rows: Sequence[Tensor]
+    ) -> Tensor | None:
+        """`gradient` of coded rows Σ_j matrix[m,n,j]·rows[j], inputs and then targets, that are never all in memory.
+
+        matrix (M,N,R), each of the R rows (M,B,W). None if the layers, the field or the machine have no call for it.
+        """
+        steps = chain_steps(self.layers, self.places)
+        if steps is None or not isinstance(field, ResidueField):
+            return None
+        encoded = Encoded(matrix, rows, self.input_size)
+        return field.chain_gradient(steps, 2**self.out_scale, weights, encoded)
+
+    def _gradient_by_layers(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> list[Elements]:
         z, kept, matrices = self._forward(field, weights, inputs)
         error = field.sub(z, field.scale(targets, 2**self.out_scale))
         delta = field.add(error, error)  # (M,N,B,C)
@@ -300,4 +338,7 @@ def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
 
 def weights_sha256(weights: Tensor) -> str:
     """The fingerprint by which runs are compared: SHA-256 of the integer weights, little-endian int64."""
-    return hashlib.sha256(weights.cpu().to(torch.int64).contiguous().numpy().astype("<i8").tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for part in torch.split(weights.cpu().contiguous(), 2**16):  # a few at a time: no second copy of a large model
+        digest.update(part.to(torch.int64).numpy().astype("<i8", copy=False).data)
+    return digest.hexdigest()

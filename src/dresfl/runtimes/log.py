@@ -22,7 +22,7 @@ LONGEST_TEXT = 2000  # characters of one value
 _WINDOW_SECONDS = 10.0
 _MOST_IN_WINDOW = 20  # lines of one event and one client
 _MOST_FOREIGN = 400  # likewise, of what other code writes to stderr: a traceback has many lines
-FOREIGN = "stderr"
+_FOREIGN = "stderr"
 _FAREWELL_SECONDS = 5.0  # at the end, for lines that wait
 
 
@@ -36,12 +36,12 @@ def log_to(write: Callable[[str], object]) -> Log:
     """A log that hands each JSON line to `write`."""
 
     def log(event: str, **fields: Value) -> None:
-        write(_line(event, fields))
+        write(_line_of_log(event, fields))
 
     return log
 
 
-def _line(event: str, fields: dict[str, Value]) -> str:
+def _line_of_log(event: str, fields: dict[str, Value]) -> str:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return json.dumps({"time": now, "event": event, **fields})
 
@@ -72,7 +72,7 @@ class Repeats:
 
     def admit(self, event: str, client: Value, now: float) -> bool:
         """Whether this one is written; if not, it is counted."""
-        room = _MOST_FOREIGN if event == FOREIGN else _MOST_IN_WINDOW
+        room = _MOST_FOREIGN if event == _FOREIGN else _MOST_IN_WINDOW
         window = self._windows.setdefault((event, client), _Window(now + _WINDOW_SECONDS, room))
         if now >= window.ends and not window.repeated:
             window.ends, window.room = now + _WINDOW_SECONDS, room
@@ -113,12 +113,12 @@ class LogThread:
         short = {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
         with self._changed:
             if self._repeats.admit(event, fields.get("client"), time.monotonic()):
-                self._put(_line(event, short))
+                self._put(_line_of_log(event, short))
 
     def pass_on(self, line: str) -> None:
         """Write a line that is an event already."""
         with self._changed:
-            if self._repeats.admit(FOREIGN, "event", time.monotonic()):
+            if self._repeats.admit(_FOREIGN, "event", time.monotonic()):
                 self._put(line)
 
     def _put(self, line: str) -> None:
@@ -132,7 +132,7 @@ class LogThread:
     def _report_dropped(self) -> None:
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._waiting.append((_line("log lines dropped", {"count": dropped}), dropped))
+            self._waiting.append((_line_of_log("log lines dropped", {"count": dropped}), dropped))
 
     def _run(self) -> None:
         while (item := self._next()) is not None:
@@ -160,7 +160,7 @@ class LogThread:
         self._summary_at = now + 1.0
         for event, client, count in self._repeats.due(now, everything=self._closing):
             fields: dict[str, Value] = {} if client is None else {"client": client}
-            self._put(_line("repeated", {"what": event, **fields, "count": count}))
+            self._put(_line_of_log("repeated", {"what": event, **fields, "count": count}))
 
     def close(self, seconds: float = _FAREWELL_SECONDS) -> bool:
         """Write what waits, but not for ever; whether all is written. Later lines are lost."""

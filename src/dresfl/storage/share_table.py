@@ -36,6 +36,7 @@ import numpy as np
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
+from dresfl.field import PackedResidues, Residues
 from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
@@ -212,8 +213,11 @@ class DiskTable(ShareTable):
 
     # -- the table -------------------------------------------------------------------------------------------
 
-    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
-        """Keep one or more whole slices of a dealer: residues (M,rows,W). Durable after the next `flush`."""
+    def put(self, dealer: int, first_row: int, residues: Residues) -> None:
+        """Keep one or more whole slices of a dealer: residues (M,rows,W). Durable after the next `flush`.
+
+        Packed ones go to the disk as they came, row by row instead of channel by channel.
+        """
         moduli, count, _ = residues.shape
         first, rest = divmod(first_row, self._slice_rows)
         last = first_row + count
@@ -222,8 +226,12 @@ class DiskTable(ShareTable):
                 f"rows {first_row} to {last - 1} of dealer {dealer} are not whole slices of {self._slice_rows}",
                 "shares travel slice by slice",
             )
-        packed = np.frombuffer(self._session.field.pack(residues), dtype=np.uint8)
-        rows = packed.reshape(moduli, count, -1).swapaxes(0, 1)  # (rows,M,W·bytes)
+        if isinstance(residues, PackedResidues):
+            packed = residues.octets
+        else:
+            packed = np.frombuffer(self._session.field.pack(residues), dtype=np.uint8)
+        # a row of a channel is one item, so that it is moved as a whole
+        rows = packed.view(f"V{self._row_bytes // moduli}").reshape(moduli, count).T  # (rows,M)
         for number in range(first, first + -(-count // self._slice_rows)):
             part = self._range(dealer, number)
             data = rows[part.start - first_row : part.stop - first_row].tobytes()

@@ -6,13 +6,14 @@ As long as few bytes wait, they stay in memory. Those of a receiver that is away
 flushed: a slice lost or torn in a crash is found missing, or does not open, and its dealer is asked again.
 """
 
+import errno
 import os
 import shutil
 from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError
-from dresfl.files import make_private_folder, open_private
+from dresfl.files import TOO_MANY_OPEN, make_private_folder, open_private
 
 MEMORY_BYTES = 2**26  # of slices that wait in memory
 
@@ -45,11 +46,11 @@ class Spool:
     def _path(self, receiver: int, dealer: int, number: int) -> Path:
         return self._folder / str(receiver) / f"{dealer}.{number}"
 
-    def put(self, receiver: int, dealer: int, number: int, sealed: bytes) -> None:
+    def put(self, receiver: int, dealer: int, number: int, sealed: bytes | memoryview) -> None:
         """Keep a slice. On the disk it is written beside its place and renamed, so that it is whole or absent."""
         if len(sealed) <= self._room:
             self._room -= len(sealed)
-            self._memory[receiver, dealer, number] = sealed
+            self._memory[receiver, dealer, number] = bytes(sealed)  # a part of a bundle would hold all of it
             return
         path = self._path(receiver, dealer, number)
         beside = path.with_name(path.name + ".part")
@@ -61,7 +62,9 @@ class Spool:
                 file.write(sealed)
             os.replace(beside, path)
         except OSError as error:
-            raise DresError(f"cannot write {path}: {error.strerror}", "free some space for the spool") from error
+            many = error.errno in (errno.EMFILE, errno.ENFILE)
+            hint = TOO_MANY_OPEN if many else "free some space for the spool"
+            raise DresError(f"cannot write {path}: {error.strerror}", hint) from error
 
     def in_memory(self, receiver: int, dealer: int, number: int) -> bytes | None:
         """A slice that need not be read from the disk; else None."""

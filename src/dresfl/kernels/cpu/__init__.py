@@ -8,12 +8,8 @@ sharing pays.
 
 import ctypes
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,6 +17,10 @@ from torch import Tensor
 
 from dresfl.kernels import chacha20 as _chacha20
 from dresfl.kernels import residues as _residues
+
+from .chain import ChainStep, Coded, Encoded, rows_table
+from .chain import chain_gradient as _chain_gradient
+from .sharing import share
 
 _compiled: Any = None
 if find_spec("numba") is not None:
@@ -55,26 +55,6 @@ def keep_freed_memory(limit: int = 2**30) -> bool:
     return bool(mallopt(trim_threshold, limit)) and bool(mallopt(mmap_threshold, limit))
 
 
-@lru_cache(maxsize=4)
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"dresfl-{process}")
-
-
-def _share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[float, ...], *tensors: Tensor) -> None:
-    """kernel(first, last, *numbers, *addresses of tensors) over [0, units), on torch's number of threads if `large`."""
-    arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
-    threads = min(torch.get_num_threads(), units) if large else 1
-    if threads < 2:
-        kernel(0, units, *arguments)
-        return
-    edges = [units * i // threads for i in range(threads + 1)]
-    pool = _pool(threads - 1, os.getpid())  # a forked child has none of its parent's threads
-    others = [pool.submit(kernel, low, high, *arguments) for low, high in pairwise(edges[1:])]
-    kernel(edges[0], edges[1], *arguments)
-    for other in others:
-        other.result()
-
-
 def _usable(x: Tensor) -> bool:
     return x.dtype == torch.float64 and x.device.type == "cpu"
 
@@ -98,7 +78,7 @@ def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     if not _fits(x, moduli, inverses) or not x.is_contiguous():
         return _residues.reduce_(x, moduli, inverses)
     channels, columns = _flat(x)
-    _share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, (channels, columns), x, moduli, inverses)
+    share(_compiled.reduce, columns, x.numel() >= _PARALLEL_ELEMENTS, (channels, columns), x, moduli, inverses)
     return x
 
 
@@ -111,7 +91,7 @@ def bytes_of_totals(totals: Tensor, moduli: Tensor) -> Tensor:
     out = torch.empty(totals.shape, dtype=torch.int8)
     channels, columns = _flat(totals)
     large = totals.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.bytes_of_totals, columns, large, (channels, columns), totals, p, out)
+    share(_compiled.bytes_of_totals, columns, large, (channels, columns), totals, p, out)
     return out
 
 
@@ -125,7 +105,7 @@ def embed(values: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     values = values.contiguous()
     out = torch.empty(everywhere.shape, dtype=torch.float64)
     columns, large = values.numel(), out.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.embed, columns, large, (channels, columns), values, moduli, inverses, out)
+    share(_compiled.embed, columns, large, (channels, columns), values, moduli, inverses, out)
     return out
 
 
@@ -154,7 +134,7 @@ def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, 
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
     numbers, large = (a.shape[0], rows, columns, b_columns, products, sign), a.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
+    share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
     return out
 
 
@@ -196,7 +176,7 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
     large = out.numel() * inner >= _PARALLEL_PRODUCTS
     numbers = matrices // left.shape[0], rows, inner, columns, step, *_strides(left), *_strides(right), *_strides(out)
     units = matrices * -(-columns // _compiled.WIDTH)
-    _share(_compiled.product, units, large, numbers, moduli, inverses, left, right, out)
+    share(_compiled.product, units, large, numbers, moduli, inverses, left, right, out)
     return out
 
 
@@ -219,6 +199,30 @@ def _strides(x: Tensor) -> tuple[int, int, int, int]:
     return 8 * strides[0], 8 * strides[1] if x.dim() == 4 and x.shape[1] > 1 else 0, rows, columns
 
 
+def chain_gradient(
+    steps: tuple[ChainStep, ...],
+    factors: Tensor,
+    target_factors: Tensor,
+    weights: Tensor,
+    coded: Coded | Encoded,
+    moduli: Tensor,
+    inverses: Tensor,
+    bound: int,
+) -> Tensor | None:
+    """The gradient of a chain of dense layers and activations; None where nothing is compiled. `chain` says more."""
+    if _compiled is None or weights.dtype != torch.int64 or weights.device.type != "cpu":
+        return None
+    if isinstance(coded, Encoded):
+        like = coded.rows[0]
+        regular = _fits(coded.matrix, moduli, inverses) and all(_row(x, like, moduli) for x in coded.rows)
+    else:
+        regular = all(_fits(x, moduli, inverses) and x.dim() == 4 and x.stride(3) == 1 for x in coded)
+    if not regular:
+        return None
+    constants = factors, target_factors, weights
+    return _chain_gradient(_compiled, steps, *constants, coded, moduli, inverses, bound)
+
+
 # -- lifting -----------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +233,7 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     digits = residues.clone(memory_format=torch.contiguous_format)
     channels, columns = _flat(digits)
     large, garner = digits.numel() >= _PARALLEL_DIGITS, garner.contiguous()
-    _share(_compiled.mixed_radix, columns, large, (channels, columns), digits, moduli, inverses, garner)
+    share(_compiled.mixed_radix, columns, large, (channels, columns), digits, moduli, inverses, garner)
     return digits
 
 
@@ -240,8 +244,60 @@ def nearest_float64(digits: Tensor, radix: Tensor) -> Tensor | None:
     digits, radix = digits.contiguous(), radix.contiguous()
     out = torch.empty(digits.shape[1], dtype=torch.float64)
     large = digits.numel() >= _PARALLEL_DIGITS
-    _share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
+    share(_compiled.nearest, digits.shape[1], large, (*digits.shape, radix.shape[0]), digits, radix, out)
     return out
+
+
+def combine_rows(
+    coefficients: Tensor, rows: Sequence[Tensor], moduli: Tensor, inverses: Tensor, bound: int
+) -> Tensor | None:
+    """Σ_j coefficients[m,s,j]·rows[j], reduced: (M,S,R), R rows (M,...) of one shape, any of them a slice -> (M,S,...).
+
+    No |residue| is above `bound`. None where nothing is compiled for it.
+    """
+    exact = _START + 2 * bound * bound <= _EXACT
+    if not exact or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+        return None
+    (channels, results, count), shape = coefficients.shape, rows[0].shape[1:]
+    columns, table, coefficients = math.prod(shape), rows_table(rows), coefficients.contiguous()
+    out = torch.empty((channels, results, *shape), dtype=torch.float64)
+    numbers = channels, count, results, columns
+    blocks, large = -(-columns // _compiled.BLOCK), out.numel() >= _PARALLEL_ELEMENTS
+    share(_compiled.combine_rows, blocks, large, numbers, table, coefficients, moduli, inverses, out)
+    return out
+
+
+def decode_lift(
+    coefficients: Tensor,
+    rows: Sequence[Tensor],
+    moduli: Tensor,
+    inverses: Tensor,
+    bound: int,
+    num_value_moduli: int,
+    garner: Tensor,
+    radix: Tensor,
+) -> tuple[Tensor, Tensor] | None:
+    """Σ_j coefficients[m,j]·rows[j], lifted: (M,R), R rows (M,n) -> (n,) float64, and how many are out of range.
+
+    Each row is read once, and only the result is written. None where nothing is compiled for it.
+    """
+    exact = _START + 2 * bound * bound <= _EXACT
+    if not exact or not _fits(coefficients, moduli, inverses) or not all(_row(x, rows[0], moduli) for x in rows):
+        return None
+    channels, columns = rows[0].shape
+    coefficients, garner, radix = coefficients.contiguous(), garner.contiguous(), radix.contiguous()
+    out, table = torch.empty(columns, dtype=torch.float64), rows_table(rows)
+    blocks = -(-columns // _compiled.BLOCK)
+    exceeded = torch.empty(blocks, dtype=torch.int64)
+    numbers = channels, len(rows), num_value_moduli, columns, radix.shape[0]
+    tensors = table, coefficients, moduli, inverses, garner, radix, out, exceeded
+    share(_compiled.decode_lift, blocks, channels * columns >= _PARALLEL_DIGITS, numbers, *tensors)
+    return out, exceeded.sum()
+
+
+def _row(x: Tensor, like: Tensor, moduli: Tensor) -> bool:
+    """Whether x (M,...) can be a row of `combine_rows`: float64, of the same shape, each channel contiguous."""
+    return _fits(x, moduli, moduli) and x.shape == like.shape and x[0].is_contiguous()
 
 
 # -- bytes and masks ---------------------------------------------------------------------------------------------
@@ -257,7 +313,7 @@ def pack(residues: Tensor, moduli: Tensor, size: int) -> bytes:
     channels, columns = _flat(residues)
     out = torch.empty(channels * columns * size, dtype=torch.uint8)
     large = residues.numel() >= _PARALLEL_ELEMENTS
-    _share(_compiled.pack, columns, large, (channels, columns, size), residues, moduli, out)
+    share(_compiled.pack, columns, large, (channels, columns, size), residues, moduli, out)
     return out.numpy().tobytes()
 
 
@@ -287,7 +343,7 @@ def chacha20_blocks(keys: Tensor, counters: Tensor, nonces: Tensor) -> Tensor:
     if _compiled is None or not blocks or not regular or (keys.shape, nonces.shape) != ((blocks, 8), (blocks, 3)):
         return _chacha20.chacha20_blocks(keys, counters, nonces)
     out = torch.empty((blocks, 16), dtype=torch.int32)
-    _share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, (), *[x.contiguous() for x in inputs], out)
+    share(_compiled.chacha20, blocks, blocks >= _PARALLEL_BLOCKS, (), *[x.contiguous() for x in inputs], out)
     return out
 
 

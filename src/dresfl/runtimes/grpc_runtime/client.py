@@ -15,7 +15,9 @@ from dresfl.federation.actions import Action, Deal, Disconnect, Flush, GiveUp, K
 from dresfl.federation.actions import Log as LogAction
 from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
+from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.log import Log
+from dresfl.sealing import valid_until
 
 from .streams import BUNDLE_BYTES, SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
@@ -23,7 +25,7 @@ from .weights import WeightReceiver
 
 _SLICE_WORK = (Deal, Keep, Flush)
 _TOGETHER = 16  # pieces of work
-
+_ON_EXPIRY = "the coordinator ends this connection when the next round begins"
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -71,6 +73,7 @@ class GrpcClient:
         self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
         self._wake_at: float | None = None
         self._changed = asyncio.Event()
+        self._clock = ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY)
         self._final: Task | None = None
 
     async def run(self) -> Task:
@@ -123,6 +126,7 @@ class GrpcClient:
                     self._perform(self._work, self._worker),
                     self._perform(self._dealing, self._dealer),
                     self._keep_time(),
+                    self._watch_clock(),
                 )
             except _GivesUp as given_up:
                 await stream.end([self._outbox.get_nowait() for _ in range(self._outbox.qsize())])
@@ -175,6 +179,11 @@ class GrpcClient:
 
     def _perform_all(self, pieces: list[Work]) -> list[object]:
         return [self._workplace.perform(work) for work in pieces]
+
+    async def _watch_clock(self) -> None:
+        while True:
+            self._clock.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import BinaryIO
 
 from dresfl.federation.actions import Value
-from dresfl.runtimes.log import FOREIGN, Log, LogThread
+from dresfl.runtimes.log import Log, LogThread
 
 LONGEST_LINE = 8192  # bytes
 _PIPE_BYTES = 2**20
@@ -51,7 +51,7 @@ def core_event(line: str) -> tuple[str, dict[str, Value]] | None:
     """
     found = _CORE_LINE.match(line)
     if not found:
-        return (FOREIGN, {"text": line}) if line.strip() else None
+        return ("stderr", {"text": line}) if line.strip() else None
     level, _, text = found.groups()
     handshake = _HANDSHAKE.match(text)
     if handshake:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dresfl.field import SecretSeed
+from dresfl.kernels.cpu.sharing import kernels_alone_share
 from dresfl.protocol import (
     Answer,
     BatchRows,
@@ -15,6 +16,7 @@ from dresfl.protocol import (
     Session,
     Training,
     coded_gradient,
+    encoded_gradient,
     mask_rows,
     rows_to_share,
 )
@@ -69,7 +71,8 @@ class LocalFederation:
         """
         if self._blocks is not None:
             return self._blocks.run(limit)
-        return [self.run_round()]
+        with kernels_alone_share():
+            return [self.run_round()]
 
     def run_round(self) -> tuple[RoundRecord, int]:
         """Play one round; return its record and how many clients answered."""
@@ -101,8 +104,7 @@ class LocalFederation:
         group = max(1, _GROUP_BYTES // per_client)
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            coded = session.code.encode(*masked, clients)  # (M,n,B,W)
-            gradients = coded_gradient(session, self.training.weights, coded)  # (M,n,P)
+            gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
                 record = self.training.receive(Answer(number, client, gradients[:, place]))
                 if record is not None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint types layers unit faults schedules bench flower clean
+.PHONY: demo test test-slow lint types layers unit faults schedules soak bench flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,11 @@ schedules: $(VENV)/.ready
 faults: SCHEDULES = 100
 faults: $(VENV)/.ready
 	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/runtimes/grpc_runtime/test_schedules*.py
+
+# A long run with real processes: memory, descriptors and the log must stay bounded.
+soak: ROUNDS = 10000
+soak: $(VENV)/.ready
+	$(BIN)/python -m dresfl.experiments.bench.soak --rounds $(ROUNDS)
 
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready

@@ -1,17 +1,19 @@
-"""What the gRPC runtime costs: seconds a round next to the local runtime, and how fast the relay is.
+"""What the gRPC runtime costs: seconds a round next to the local runtime, how fast the relay is, and a large model.
 
     python -m dresfl.experiments.bench.network rounds --clients 20 --rounds 300
     python -m dresfl.experiments.bench.network relay --clients 5 --rows 2000
+    python -m dresfl.experiments.bench.network large --clients 4 --rounds 4
 
 Clients are processes of their own, all on this machine. Figures go to stdout as JSON.
 """
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from dresfl.deploy.settings import (
     load_settings,
 )
 from dresfl.deploy.toml import to_toml
+from dresfl.errors import UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
 from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, make_keys
@@ -61,44 +64,106 @@ def measure_relay(clients: int, rows: int, features: int = 784) -> dict[str, Any
         times[event["event"] if event["event"] != "ready" else f"ready {event['ready']}"] = time.monotonic()
 
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        processes = [Process(f"site-{i}", "join", folder / f"site-{i}", "site.toml") for i in range(clients)]
-        roster = make_keys(folder, [process.name for process in processes])
-        keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
         everybody = AgreedFederation(max_colluders=(clients - 1) // 2)  # so that the round needs every client
         agreed = AgreementFile(rounds=1, model=AgreedModel((Dense(10),), (features,)), federation=everybody)
-        coordinator = CoordinatorConfig("relay", "../agreement.toml", "run", keys, network=Listening("127.0.0.1:0"))
-        write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
-        write_atomic(folder / "coordinator" / "fed.toml", to_toml(coordinator).encode())
-
-        def start(port: int) -> None:
-            generator = np.random.default_rng(1)
-            settings = ClientConfig(
-                "../agreement.toml", "store", keys, Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
-            )
-            for process in processes:
-                inputs = generator.random((rows, features), dtype=np.float32)
-                np.savez(folder / process.name / "rows.npz", inputs=inputs, labels=generator.integers(10, size=rows))
-                write_atomic(folder / process.name / "site.toml", to_toml(settings).encode())
-                process.start()
-
-        config = load_settings(CoordinatorConfig, folder / "coordinator" / "fed.toml")
-        shared = serve(config, log_to(note), start)["bytes_shared"]
-        for process in processes:
+        federation = Federation(Path(name), agreed, clients, rows)
+        config = load_settings(CoordinatorConfig, Path(name) / "coordinator" / "fed.toml")
+        shared = serve(config, log_to(note), federation.start_clients)["bytes_shared"]
+        for process in federation.clients:
             process.process.wait(60)
     seconds = times[f"ready {clients}"] - times["terms settled"]
     return {"clients": clients, "bytes_shared": shared, "seconds": seconds, "bytes_per_second": shared / seconds}
 
 
+def measure_large(clients: int, rounds: int, width: int = 2000) -> dict[str, Any]:
+    """Rounds of one dense layer of width² weights: seconds, CPU seconds, and the most memory that was resident."""
+    with tempfile.TemporaryDirectory() as name:
+        model, code = AgreedModel((Dense(width),), (width,)), AgreedFederation(batch_size=8)
+        federation = Federation(Path(name), AgreementFile(rounds, model, federation=code), clients, rows=30)
+        coordinator, first = federation.coordinator, federation.clients[0]
+        began: dict[str, float] = {}
+        now: dict[str, float] = {}
+        coordinator.start()
+        while coordinator.running:
+            for event in coordinator.follow():
+                if event["event"] == "listening":
+                    federation.start_clients(event["port"])
+                if event["event"] == "rounds" and not began:
+                    began = _used(coordinator, first)
+                if event["event"] == "progress":
+                    now = _used(coordinator, first)
+            time.sleep(0.01)
+        sha = coordinator.result()["weights_sha256"]
+        for process in federation.clients:
+            process.process.wait(60)
+    spent = {key: (now[key] - began[key]) / rounds for key in ("seconds", "coordinator_cpu", "client_cpu")}
+    return {
+        "clients": clients,
+        "parameters": width * width + width,
+        **{f"{key}_per_round": value for key, value in spent.items()},
+        "coordinator_peak_bytes": now["coordinator_peak"],
+        "client_peak_bytes": now["client_peak"],
+        "weights_sha256": sha,
+    }
+
+
+def _used(coordinator: Process, client: Process) -> dict[str, float]:
+    """The clock, and what Linux says of two processes: CPU seconds, and the most bytes that were resident."""
+    used = {"seconds": time.monotonic()}
+    for name, process in (("coordinator", coordinator), ("client", client)):
+        folder = Path("/proc") / str(process.process.pid)
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        used[f"{name}_cpu"] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+        used[f"{name}_peak"] = 1024.0 * int(lines["VmHWM"].split()[0])
+    return used
+
+
+@final
+class Federation:
+    """A folder with keys and configurations for a coordinator and clients with random rows."""
+
+    def __init__(self, folder: Path, agreed: AgreementFile, clients: int, rows: int) -> None:
+        self._folder, self._rows = folder, rows
+        self._features, self._classes = agreed.model.input_shape[0], _classes(agreed)
+        self.clients = [Process(f"site-{i}", "join", folder / f"site-{i}", "site.toml") for i in range(clients)]
+        self.coordinator = Process("coordinator", "serve", folder / "coordinator", "fed.toml")
+        roster = make_keys(folder, [process.name for process in self.clients])
+        self._keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
+        listening = Listening("127.0.0.1:0", deadline=600.0)
+        config = CoordinatorConfig("bench", "../agreement.toml", "run", self._keys, network=listening)
+        write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
+        write_atomic(folder / "coordinator" / "fed.toml", to_toml(config).encode())
+
+    def start_clients(self, port: int) -> None:
+        generator, shape = np.random.default_rng(1), (self._rows, self._features)
+        connecting, data = Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
+        settings = ClientConfig("../agreement.toml", "store", self._keys, connecting, data)
+        for process in self.clients:
+            inputs, labels = generator.random(shape, dtype=np.float32), generator.integers(self._classes, size=shape[0])
+            np.savez(self._folder / process.name / "rows.npz", inputs=inputs, labels=labels)
+            write_atomic(self._folder / process.name / "site.toml", to_toml(settings).encode())
+            process.start()
+
+
+def _classes(agreed: AgreementFile) -> int:
+    last = agreed.model.layers[-1]
+    if not isinstance(last, Dense):
+        raise UsageError("the last layer must be dense")
+    return last.units
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "relay"])
+    parser.add_argument("what", choices=["rounds", "relay", "large"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--rows", type=int, default=2000, help="of each client, for relay (an odd number of clients)")
     options = parser.parse_args()
     if options.what == "rounds":
         measured = measure_rounds(options.clients, options.rounds)
+    elif options.what == "large":
+        measured = measure_large(options.clients, options.rounds)
     else:
         measured = measure_relay(options.clients, options.rows)
     print(json.dumps({"measured": options.what, **measured}, indent=2))

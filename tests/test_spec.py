@@ -28,7 +28,7 @@ from dresfl.federation.agreement import FORMAT as agreement_format
 from dresfl.federation.terms import FORMAT as terms_format
 from dresfl.protocol.messages import VERSION as protocol_version
 from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
-from dresfl.storage.run_folder import CHECKPOINT_FORMAT
+from dresfl.storage.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from dresfl.storage.share_store import FORMAT as store_format
 from reference.spec import (
     SPEC,
@@ -57,7 +57,7 @@ ROOT = Path(__file__).parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
-MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed"]
+MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed", "Declined"]
 MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done"]
 
 

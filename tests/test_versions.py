@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from consortium import OPTIMIZER, Consortium
-from dresfl.deploy.serve import check_same
+from dresfl.deploy.run_record import check_same
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused, StoreError
 from dresfl.federation import Coordinator, CoordinatorSettings, Introduction, Terms, make_session
 from dresfl.federation.actions import Close
@@ -18,7 +18,8 @@ from dresfl.federation.messages import Hello
 from dresfl.files import write_record
 from dresfl.protocol import Answer, Share, Task, Training
 from dresfl.storage import ShareStore, data_digest
-from dresfl.storage.run_folder import checkpoint_path, restore
+from dresfl.storage.checkpoint import NEWEST, RunFolder
+from dresfl.storage.run_folder import restore
 from dresfl.storage.tensors import save_tensors
 from runtimes.grpc_runtime.federation import Network
 
@@ -54,6 +55,12 @@ def test_a_hello_of_version_1(consortium: Consortium) -> None:
     assert "version 1 of the protocol" in str(refusal(consortium, HELLO_OF_VERSION_1))
 
 
+def test_a_hello_of_version_2(consortium: Consortium) -> None:
+    """That of dresfl 0.2: it has no instance."""
+    hello = Hello(Introduction(9, bytes(32)), bytes(16), consortium.agreement.encode()).encode()
+    assert "version 2 of the protocol" in str(refusal(consortium, hello[:1] + b"\x02" + hello[2:86] + hello[94:]))
+
+
 def test_an_agreement_of_version_1(consortium: Consortium) -> None:
     hello = Hello(Introduction(9, bytes(32)), bytes(16), agreement_of_version_1(consortium))
     found = str(refusal(consortium, hello.encode()))
@@ -69,26 +76,32 @@ def test_the_folder_of_a_run_of_version_1(consortium: Consortium, tmp_path: Path
 
 def test_terms_of_version_1(consortium: Consortium) -> None:
     settled = Terms.settle([Introduction(9, bytes(32))] * consortium.clients)
-    stored = json.loads(settled.to_json())
-    assert Terms.from_json(json.dumps(stored).encode(), consortium.clients) == settled
-    with pytest.raises(CheckpointError, match="'dresfl terms 1' is not known here"):
-        Terms.from_json(json.dumps({**stored, "format": "dresfl terms 1"}).encode(), consortium.clients)
+    stored = json.loads(settled.to_json(consortium.agreement))
+    assert Terms.from_json(json.dumps(stored).encode(), consortium.agreement) == settled
+    del stored["sha256"], stored["agreement"], stored["session"]  # new in 3
+    for old in (1, 2):
+        with pytest.raises(CheckpointError, match=f"'dresfl terms {old}' is not known here"):
+            Terms.from_json(json.dumps({**stored, "format": f"dresfl terms {old}"}).encode(), consortium.agreement)
 
 
 def test_a_checkpoint_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
     """It has no format of its own."""
     session = make_session(consortium.agreement, (9,) * consortium.clients, b"", b"")
     training = Training(session, OPTIMIZER, consortium.rounds)
-    save_tensors(checkpoint_path(tmp_path), training.state(), {"progress": {}})
-    with pytest.raises(CheckpointError, match=r"that of dresfl 0\.1, but 'dresfl checkpoint 2'"):
-        restore(training, tmp_path)
+    save_tensors(tmp_path / NEWEST, training.state(), {"progress": {}})
+    with pytest.raises(CheckpointError, match=r"that of dresfl 0\.1, but 'dresfl checkpoint 3'"):
+        restore(training, RunFolder(tmp_path))
+    save_tensors(tmp_path / NEWEST, training.state(), {"format": "dresfl checkpoint 2", "progress": {}})
+    with pytest.raises(CheckpointError, match="dresfl checkpoint 2, but 'dresfl checkpoint 3'"):
+        restore(training, RunFolder(tmp_path))
 
 
-def test_a_store_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_version(consortium: Consortium, tmp_path: Path, version: int) -> None:
     digest = data_digest(*consortium.rows[0])
     ShareStore.open(tmp_path / "store", digest).close()
-    write_record(tmp_path / "store" / "store.json", {"format": "dresfl store 1"})
-    with pytest.raises(StoreError, match="is of 'dresfl store 1', not of 'dresfl store 2'"):
+    write_record(tmp_path / "store" / "store.json", {"format": f"dresfl store {version}"})
+    with pytest.raises(StoreError, match=f"is of 'dresfl store {version}', not of 'dresfl store 3'"):
         ShareStore.open(tmp_path / "store", digest)
 
 
@@ -137,7 +150,7 @@ def test_a_coordinator_of_version_1_is_named(consortium: Consortium) -> None:
         await listener.start()
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Refused, match="does not speak version 2"):
+                with pytest.raises(Refused, match="does not speak version 3"):
                     await there.start_client(0)
         finally:
             await listener.stop(0)

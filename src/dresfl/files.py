@@ -2,6 +2,7 @@
 
 A file is written beside its place, flushed to the disk, then renamed into it. A private file has mode 0600 from the
 start, and is refused if other users may read or change it. What the disk says becomes an error of the caller's choice.
+A folder that one process at a time may use has a lock in it.
 """
 
 import contextlib
@@ -10,12 +11,13 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dresfl.errors import DresError, StoreError
 
+TOO_MANY_OPEN = "too many files and connections are open: allow more with ulimit -n, or LimitNOFILE in a systemd unit"
 _LARGEST_RECORD = 2**28  # bytes: more than any list of slices has
 
 
@@ -27,17 +29,31 @@ def disk(path: Path, doing: str, error: type[DresError] = StoreError) -> Iterato
     except OSError as cause:
         full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = "free some space, or choose another folder" if full else "check the disk, the path and its permissions"
+        if cause.errno in (errno.EMFILE, errno.ENFILE):
+            hint = TOO_MANY_OPEN
         raise error(f"cannot {doing} {path}: {cause.strerror or cause}", hint) from cause
 
 
-def write_atomic(path: Path, data: bytes, *, private: bool = False, error: type[DresError] = DresError) -> None:
-    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part."""
+def write_atomic(
+    path: Path,
+    *data: bytes | memoryview,
+    private: bool = False,
+    keep: Path | None = None,
+    error: type[DresError] = DresError,
+) -> None:
+    """Replace `path` by `data` so that a crash at any moment leaves the old file or the new one, never a part of it.
+
+    data: written one after the other. keep: another name in the same folder, under which the file that was at `path`
+    stays.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk(path, "write", error):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "wb", opener=_private if private else None) as file:
-                _write(file.fileno(), data)
+            with open(part, "wb", opener=open_private if private else None) as file:
+                _write(file.fileno(), *data)
+            if keep is not None:
+                _keep_beside(path, keep)
             os.replace(part, path)
             sync_folder(path.parent)  # the rename itself
         except OSError:
@@ -58,6 +74,8 @@ def write_new(path: Path, data: bytes, *, private: bool = False, error: type[Dre
             ) from None
         try:
             with open(descriptor, "wb") as file:
+                if private:
+                    os.fchmod(descriptor, 0o600)  # whatever the umask
                 _write(file.fileno(), data)
         except OSError:
             with contextlib.suppress(OSError):
@@ -65,14 +83,37 @@ def write_new(path: Path, data: bytes, *, private: bool = False, error: type[Dre
             raise
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _keep_beside(path: Path, keep: Path) -> None:
+    """Give the file at `path` a second name. Nothing is copied, and `path` is there at every moment."""
+    part = keep.with_name(f".{keep.name}.{os.getpid()}.part")
+    with contextlib.suppress(FileNotFoundError):  # there is no file yet
+        part.unlink(missing_ok=True)
+        try:
+            os.link(path, part)
+            os.replace(part, keep)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            os.replace(path, keep)  # a file system without second names: for a moment there is `keep` alone
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file, with mode 0600 whatever the umask: an `opener` for `open`."""
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if os.name == "posix" and stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _write(descriptor: int, *data: bytes | memoryview) -> None:
+    for part in data:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(descriptor, view) :]
     os.fsync(descriptor)
 
 
@@ -102,9 +143,65 @@ def read_private(path: Path, limit: int) -> bytes | None:
 
 
 def make_private_folder(folder: Path, error: type[DresError] = StoreError) -> None:
-    """Make a folder for secrets with mode 0700; one that exists is left as it is."""
+    """Make a folder for secrets with mode 0700, whatever the umask; one that exists is left as it is."""
     with disk(folder, "make the folder", error):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+        else:
+            folder.chmod(0o700)
+
+
+def enter_private_folder(folder: Path, known: Callable[[str], bool], error: type[DresError] = StoreError) -> bool:
+    """Make a folder with mode 0700, or see that nobody else may enter it. Whether it had to be closed to others.
+
+    known: says of a name whether it is one of a folder of this kind. A folder that others may enter is closed to them
+    if nothing but such names is in it; else it is refused, since it may be shared on purpose.
+    """
+    make_private_folder(folder, error)
+    with disk(folder, "open", error):
+        status = folder.stat()
+        if os.name != "posix":
+            return False
+        if os.geteuid() not in (status.st_uid, 0):
+            raise error(f"{folder} belongs to another user", "choose a folder of this user's own")
+        if not status.st_mode & 0o077:
+            return False
+        if not all(known(name) for name in os.listdir(folder)):
+            raise error(
+                f"{folder} is private, but its mode {stat.S_IMODE(status.st_mode):04o} lets other users at it",
+                f"chmod 700 {folder}",
+            )
+        folder.chmod(0o700)
+    return True
+
+
+def take_lock(path: Path, who: str, error: type[DresError] = StoreError) -> int:
+    """Take a folder's lock, for as long as this process lives or until the returned descriptor is closed.
+
+    who: what the holder is, in words. The lock goes with its process, so that one left by a crash holds nobody up.
+    """
+    import fcntl  # here: POSIX alone has it, and much else in this file is used everywhere
+
+    with disk(path, "lock", error):
+        lock = open_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            os.close(lock)
+            raise error(
+                f"{path.parent} is in use by another process ({holder or 'unknown'})",
+                f"stop that {who} first, or give this one a folder of its own",
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+    return lock
 
 
 def sync_folder(folder: Path) -> None:
@@ -126,14 +223,16 @@ def write_record(path: Path, body: dict[str, Any]) -> None:
     write_atomic(path, line + check, private=True, error=StoreError)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """What `write_record` wrote; None if there is no such file. Any changed byte: StoreError."""
+def read_record(
+    path: Path, hint: str = "restore it, or delete it: what it lists is fetched again"
+) -> dict[str, Any] | None:
+    """What `write_record` wrote; None if there is no such file. Any changed byte: StoreError, with the hint."""
     data = read_private(path, _LARGEST_RECORD)
     if data is None:
         return None
     line, newline, check = data.partition(b"\n")
     if check != hashlib.sha256(line + newline).hexdigest().encode() + b"\n":
-        raise StoreError(f"{path} is damaged", "restore it, or delete it: what it lists is fetched again")
+        raise StoreError(f"{path} is damaged", hint)
     body = json.loads(line)  # written by `write_record`: the check has passed
     if not isinstance(body, dict):
         raise StoreError(f"{path} is not a record of dresfl")

@@ -179,3 +179,15 @@ def test_without_the_extra_the_hint_names_it(dresfl: Run, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "msgspec", None)
     refused(dresfl("keygen", "h-1", "--out", "keys"), 2, "msgspec is not installed", "pip install 'dresfl[network]'")
     assert dresfl("plan", "--clients", "20", "--layers", "4,4,3", "--json").returncode == 0
+
+
+def test_a_storage_key_is_made_once_and_shown_by_its_mark(dresfl: Run):
+    result = dresfl("storage-key", "storage.key", "--json")
+    shown = json.loads(result.stdout)
+    secret = Path("storage.key").read_bytes()
+    assert result.returncode == 0
+    assert (len(secret), stat.S_IMODE(os.stat("storage.key").st_mode)) == (32, 0o600)
+    assert len(shown["mark"]) == 16
+    assert secret.hex() not in result.stdout + result.stderr
+    refused(dresfl("storage-key", "storage.key"), 1, "exists already")
+    assert Path("storage.key").read_bytes() == secret

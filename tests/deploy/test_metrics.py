@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consortium import Consortium
-from dresfl.deploy.metrics import serve_metrics
+from dresfl.deploy.metrics import MOST_REQUESTS, serve_metrics
 from dresfl.errors import UsageError
 from runtimes.grpc_runtime.federation import Events, Network, stop
 
@@ -57,6 +58,30 @@ def test_none_unless_asked_for(tmp_path: Path) -> None:
         nowhere = serve_metrics("nowhere", network.machine, lambda: 0, events.log)
         with pytest.raises(UsageError, match="cannot serve"), nowhere:
             pass
+        await stop(coordinator)
+
+    asyncio.run(run())
+
+
+def test_idle_connections_take_few_threads(tmp_path: Path) -> None:
+    """Those beyond the first few are closed; when the others have gone, there is room again."""
+
+    def flood(port: int) -> None:
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4 * MOST_REQUESTS)]
+        closed = [connection for connection in idle[MOST_REQUESTS:] if connection.recv(1) == b""]
+        assert len(closed) == 3 * MOST_REQUESTS
+        for connection in idle[:MOST_REQUESTS]:
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert b" 200 " in connection.makefile("rb").readline()
+        for connection in idle:
+            connection.close()
+
+    async def run() -> None:
+        network = Network(Consortium(tmp_path))
+        coordinator = await network.start_coordinator()
+        events = Events()
+        with serve_metrics("127.0.0.1:0", network.machine, lambda: 0, events.log):
+            await asyncio.to_thread(flood, events.of("metrics")[0]["port"])
         await stop(coordinator)
 
     asyncio.run(run())

@@ -65,6 +65,16 @@ def test_the_files_of_a_trial(trial: Path) -> None:
     assert "private" not in repr(ours).lower()
 
 
+@pytest.mark.parametrize(
+    ("kind", "file"), [(CoordinatorConfig, "coordinator/fed.toml"), (ClientConfig, "site-4/site.toml")]
+)
+def test_the_path_of_the_storage_key_is_that_of_the_file(trial: Path, tmp_path: Path, kind: type, file: str) -> None:
+    text = (trial / file).read_text()
+    assert 'storage_key = ""' in text
+    (tmp_path / "own.toml").write_text(text.replace('storage_key = ""', 'storage_key = "disk.key"'))
+    assert config.load_settings(kind, tmp_path / "own.toml").storage_key == str(tmp_path / "disk.key")
+
+
 def test_a_client_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
     client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
     agreement = config.load_agreement(client, Roster.load(trial / "roster.json"))

@@ -35,7 +35,14 @@ SMALL = [
     "dropout.rate=0.4",
     "threads=1",
 ]
-FILES = {"checkpoint.safetensors", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"}
+FILES = {
+    "checkpoint.safetensors",
+    "checkpoint-before.safetensors",
+    "config.toml",
+    "metrics.jsonl",
+    "model.safetensors",
+    "summary.json",
+}
 
 
 def small(*more):
@@ -175,8 +182,9 @@ def test_a_crash_at_any_disk_access_is_survived(tmp_path, monkeypatch):
         train(small(*settings), out=tmp_path / "unbroken")
         steps = count()
     wanted = outcome(tmp_path / "unbroken")
-    # config, three checkpoints with the metrics before each, model, summary: three accesses a file
-    assert steps == 3 + 3 * (1 + 3) + 3 + 3
+    # config, three checkpoints with the metrics before each, model, summary: three accesses a file; and two checkpoints
+    # that stay as the one before
+    assert steps == 3 + 3 * (1 + 3) + 2 + 3 + 3
     for step in range(1, steps + 1):
         out = tmp_path / str(step)
         with monkeypatch.context() as patched:
@@ -399,17 +407,34 @@ def corruptions():
 @pytest.mark.parametrize("name", corruptions())
 def test_a_corrupt_checkpoint_is_said(tmp_path, unbroken, name):
     out = stopped_run(unbroken, tmp_path / "run")
+    (out / "checkpoint-before.safetensors").unlink()
     corruptions()[name](out / "checkpoint.safetensors")
     with pytest.raises(CheckpointError) as caught:
         train(small(), out=out, resume=True)
     assert caught.value.hint
 
 
-def test_metrics_shorter_than_the_checkpoint_says_are_refused(tmp_path, unbroken):
+@pytest.mark.parametrize("damage", ["cut", "a counter missing"])
+def test_a_simulation_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, unbroken, expected, caplog, damage):
     out = stopped_run(unbroken, tmp_path / "run")
-    (out / "metrics.jsonl").unlink()
-    with pytest.raises(CheckpointError, match="metrics"):
-        train(small(), out=out, resume=True)
+    corruptions()[damage](out / "checkpoint.safetensors")
+    train(small(), out=out, resume=True)
+    assert outcome(out) == expected
+    assert "goes on from the checkpoint before it, of round 9" in caplog.text
+
+
+def test_metrics_that_are_not_those_of_the_checkpoint_are_refused(tmp_path, unbroken, expected):
+    out = stopped_run(unbroken, tmp_path / "run")
+    path = out / "metrics.jsonl"
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], b"", bytes([whole[0] ^ 1]) + whole[1:]):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="metrics") as caught:
+            train(small(), out=out, resume=True)
+        assert "move it away" in caught.value.hint
+    path.rename(out / "metrics.jsonl.damaged")
+    summary = train(small(), out=out, resume=True)
+    assert summary["weights_sha256"] == expected[0]["weights_sha256"]
 
 
 def test_a_corrupt_summary_or_metrics_file_is_said(tmp_path, unbroken):
@@ -462,7 +487,9 @@ class FullFile(io.FileIO):
 def test_a_disk_that_fills_up_within_the_metrics_is_an_error_with_a_hint(tmp_path, monkeypatch, expected):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(run_folder, "open", lambda path, mode: io.BufferedWriter(FullFile(path, "ab")), raising=False)
+        patched.setattr(
+            run_folder, "open", lambda path, mode, opener: io.BufferedWriter(FullFile(path, "ab")), raising=False
+        )
         with pytest.raises(DresError, match="No space left on device") as caught:
             train(small(), out=out)
     assert "free some space" in caught.value.hint

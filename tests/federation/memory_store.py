@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, MessageError
-from dresfl.field import SecretSeed
+from dresfl.field import Residues, SecretSeed, unpacked
 from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, num_slices, slice_range, slice_rows
 
 Place = tuple[int, int]  # a dealer and the number of a slice
@@ -55,11 +55,11 @@ class KeptTable(ShareTable):
         self._held = {place: rows for place, rows in kept.slices.items() if place not in kept.damaged}
         self._pending: set[Place] = set()
 
-    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
+    def put(self, dealer: int, first_row: int, residues: Residues) -> None:
         numbers = [n for n in range(num_slices(self._session, dealer)) if self._rows(dealer, n).start == first_row]
         if not numbers or len(self._rows(dealer, numbers[0])) != residues.shape[1]:
             raise MessageError("not a whole slice")
-        place, coming = (dealer, numbers[0]), residues.to("cpu", torch.int32)
+        place, coming = (dealer, numbers[0]), unpacked(residues).to("cpu", torch.int32)
         if place in self._known and not torch.equal(self._known[place], coming):
             raise MessageError(f"dealer {dealer} sent other residues for rows it had shared already")
         if place not in self._held:

@@ -82,7 +82,12 @@ def test_differences_of_foreign_bytes_are_short_plain_words(other):
 
 
 def test_deeply_nested_bytes_are_not_followed():
-    assert BASE.differences(b"[" * 100_000) == ["theirs cannot be read"]
+    assert BASE.differences(b"[" * 4000) == ["theirs cannot be read"]
+
+
+def test_what_is_much_longer_is_not_read():
+    (line,) = BASE.differences(b"[" * 100_000)
+    assert line.startswith("theirs has 100000 bytes, ours ")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 import pytest
 
-from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.errors import MessageError, Refused, TooFewAnswers, UsageError
 from dresfl.federation import Coordinator, CoordinatorSettings, Introduction, RoundTiming, Terms
 from dresfl.federation.actions import Close, Finish, Log, Record, Send, StoreTerms
 from dresfl.federation.coordinator import HELLO_SECONDS
 from dresfl.federation.messages import (
+    ANY_ROUND,
     Ack,
     Answered,
     Begin,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -151,6 +153,27 @@ def test_a_newer_connection_takes_the_place_of_an_older_one():
     assert events(run.connect(0)) == ["left"]
     assert run.machine.connected == []
     assert sent(run.hello(0), Wait) == [0]
+
+
+def test_a_client_that_runs_twice_is_named_and_its_older_process_ends():
+    run = Run()
+    run.join(1)
+    run.connect(0)
+    run.hello(0, instance=b"process1")
+    run.connect(0)  # a restarted client, or a copy of its folder: nobody can tell yet
+    assert sent(run.hello(0, instance=b"process2"), Wait) == [0]
+    run.connect(0)
+    actions = run.hello(0, instance=b"process1")
+    assert isinstance(closed(actions)[0], Refused)
+    assert "client 0 runs twice" in str(closed(actions)[0])
+    (line,) = [action for action in actions if isinstance(action, Log) and action.event == "refused"]
+    assert line.fields["name"] == run.setting.roster.members[0].name
+    run.connect(0)  # the newer process lost its connection meanwhile, and comes back
+    assert sent(run.hello(0, instance=b"process2"), Wait) == [0]
+    assert run.machine.connected == [0, 1]
+    run.machine.disconnected(0, run.now)
+    run.connect(0)  # it has gone: the older one may come
+    assert sent(run.hello(0, instance=b"process1"), Wait) == [0]
 
 
 def test_no_hello_in_time():
@@ -396,6 +419,54 @@ def test_a_shortage_is_skipped():
     assert weights_sha256(run.machine.training.weights) == run.setting.weights_after((False, True))
 
 
+# -- clients that will not answer ------------------------------------------------------------------------------
+
+
+def test_when_too_many_decline_the_run_ends_and_names_them():
+    run = Run()
+    run.training()
+    for client in (0, 3):
+        assert events(run.say(client, Declined(0, "other weights"))) == ["declined"]
+    run.answer(1)
+    assert not run.machine.ended
+    actions = run.say(4, Declined(0, "a damaged store"))
+    assert events(actions) == ["declined", "ended"]
+    error = actions[-1].error
+    assert (type(error), error.exit_code) == (TooFewAnswers, 3)
+    members = run.setting.roster.members
+    assert all(members[client].name in str(error) for client in (0, 3, 4))
+    assert "other weights" in str(error)
+    assert "a damaged store" in str(error)
+    assert "2 are left, but 3 are needed" in str(error)
+    assert run.machine.ended
+
+
+def test_who_declines_is_not_asked_again_until_it_is_ready_again():
+    run = Run(CoordinatorSettings(RoundTiming(deadline=10.0)))
+    run.training()
+    run.say(0, Declined(0, "other weights"))
+    assert sent(run.machine.tick(run.now + 10.0), Weights) == [1, 2, 3, 4]
+    run.say(1, Declined(0, "other weights"))
+    run.join(0)
+    assert sent(run.make_ready(0), Weights) == [0]
+    assert events(run.say(2, Declined(0, "other weights"))) == ["declined"]  # the third, but one of them is back
+    assert not run.machine.ended
+
+
+def test_a_declined_round_is_over_with_the_round_and_a_lost_client_stays_lost():
+    run = Run(rounds=3)
+    run.training()
+    run.say(0, Declined(0, "other weights"))
+    run.say(1, Declined(ANY_ROUND, "a damaged store"))
+    run.machine.disconnected(1, run.now)
+    for client in (2, 3, 4):
+        actions = run.answer(client)
+    assert sent(actions, Weights) == [0, 2, 3, 4]
+    run.say(2, Declined(0, "late"))  # of a round that is over: it does not count
+    assert events(run.say(3, Declined(1, "other weights"))) == ["declined"]
+    assert isinstance(run.say(4, Declined(1, "other weights"))[-1], Finish)
+
+
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
@@ -448,7 +519,10 @@ def test_a_restart_goes_on_with_the_same_terms():
         run.make_ready(client)
     for client in (0, 1, 2):
         run.answer(client)
-    again = Run(terms=Terms.from_json(terms.to_json(), 5), checkpoint=run.machine.training.state())
+    again = Run(
+        terms=Terms.from_json(terms.to_json(run.setting.agreement), run.setting.agreement),
+        checkpoint=run.machine.training.state(),
+    )
     assert again.first == []
     assert again.session.session_id == run.session.session_id
     again.clients = run.clients

@@ -1,6 +1,7 @@
 """Who has said Hello, the terms that follow, and the signature under them."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -131,3 +132,26 @@ def test_a_signature_is_for_one_client_one_challenge_and_these_terms():
     by_a_client = signed_begin(setting.clients[0], roster, 3, challenge, terms)
     with pytest.raises(IdentityError, match="not signed"):
         check_begin(roster.server, roster, 3, challenge, by_a_client)
+
+
+# -- a client that runs twice ----------------------------------------------------------------------------------
+
+
+def test_an_older_process_may_not_take_its_place_back():
+    """A restarted client gets in at once. Its older process is refused only while the newer one is connected."""
+    enrolment, old, new = Enrolment(THREE, None), b"process1", b"process2"
+    enrolment.hello(0, replace(hello(5), instance=old))
+    enrolment.hello(0, replace(hello(5), instance=new), other=old)
+    with pytest.raises(Refused, match="client 0 runs twice") as caught:
+        enrolment.hello(0, replace(hello(5), instance=old), other=new)
+    assert "of its own" in caught.value.hint
+    enrolment.hello(0, replace(hello(5), instance=new), other=new)  # the same process, with a new connection
+    enrolment.hello(0, replace(hello(5), instance=old))  # the newer one has gone
+    enrolment.hello(1, replace(hello(5), instance=old))  # of another client
+
+
+def test_displaced_processes_are_remembered_up_to_a_limit():
+    enrolment, processes = Enrolment(THREE, None), [bytes([i]) * 8 for i in range(1, 101)]
+    for older, newer in pairwise(processes):
+        enrolment.hello(0, replace(hello(5), instance=newer), other=older)
+    assert sum(map(len, enrolment._displaced.values())) < 20

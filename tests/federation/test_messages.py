@@ -22,11 +22,12 @@ FIXED = [  # every byte has its place
     messages.Begin(b"g" * 64, TERMS),
 ]
 OPEN = [  # their last part may have any length
-    messages.Hello(Introduction(7, b"c" * 32, b"n" * 32), b"h" * 16, b'{"seed":1}'),
+    messages.Hello(Introduction(7, b"c" * 32, b"n" * 32), b"h" * 16, b'{"seed":1}', b"instance"),
     messages.Holding(2, 0b1001),
     messages.Holding(2, 0),
     messages.Holding(1, 1 << 999),
     messages.Reject(1, 2, "it does not open"),
+    messages.Declined(messages.ANY_ROUND, "a damaged store"),
     messages.Wait("2 of 5 clients are missing"),
     messages.Slice(3, 4, b"sealed"),
     messages.Relayed(3, 4, b"sealed"),
@@ -52,7 +53,7 @@ def test_round_trip(message):
 
 def test_every_kind_has_an_example_and_a_number_of_its_own():
     assert {type(message) for message in FIXED + OPEN} == set(KINDS)
-    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 15
+    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 16
 
 
 def test_only_weights_are_replaced_by_newer_ones():
@@ -67,7 +68,7 @@ def test_a_message_of_the_other_side_is_refused(message):
         messages.decode(message.encode(), other)
 
 
-@pytest.mark.parametrize("number", [0, 9, 15, 23, 255])
+@pytest.mark.parametrize("number", [0, 10, 15, 23, 255])
 def test_a_kind_that_does_not_exist_is_refused(number):
     for kinds in (messages.FROM_CLIENT, messages.FROM_COORDINATOR):
         with pytest.raises(MessageError, match=f"kind {number} came"):
@@ -88,7 +89,7 @@ def test_what_has_a_fixed_length_has_no_other(message):
 
 @pytest.mark.parametrize(
     ("message", "head"),
-    [(OPEN[0], 85), (OPEN[1], 2), (OPEN[4], 6), (OPEN[6], 6), (OPEN[7], 6), (OPEN[8], 4), (OPEN[10], 41)],
+    [(OPEN[0], 93), (OPEN[1], 2), (OPEN[4], 6), (OPEN[5], 4), (OPEN[7], 6), (OPEN[8], 6), (OPEN[9], 4), (OPEN[11], 41)],
     ids=lambda value: name(value) if isinstance(value, messages.Message) else "",
 )
 def test_a_head_that_is_cut_is_refused(message, head):
@@ -126,7 +127,7 @@ def test_holdings_keep_every_bit(dealer, held):
 def test_another_version_is_named():
     data = bytearray(OPEN[0].encode())
     data[1] = 1
-    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 2") as caught:
+    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 3") as caught:
         messages.decode(bytes(data), (messages.Hello,))
     assert "same release" in caught.value.hint
     with pytest.raises(MessageError, match="version 9"):  # whatever else that version says
@@ -141,7 +142,7 @@ def test_a_client_without_rows_is_refused():
 
 
 def test_limits():
-    hello = OPEN[0].encode()[:86]
+    hello = OPEN[0].encode()[:94]
     messages.decode(hello + bytes(messages.AGREEMENT_BYTES), (messages.Hello,))
     with pytest.raises(MessageError, match="too long"):
         messages.decode(hello + bytes(messages.AGREEMENT_BYTES + 1), (messages.Hello,))

@@ -20,8 +20,10 @@ from dresfl.federation.actions import (
 )
 from dresfl.federation.enrolment import signed_begin
 from dresfl.federation.messages import (
+    ANY_ROUND,
     Ack,
     Answered,
+    Declined,
     Delta,
     Done,
     Hello,
@@ -94,10 +96,12 @@ def work(actions):
 def test_hello_brings_everything_and_a_fresh_challenge():
     client = Client()
     (hello,) = said(client.site.connected(client.now))
-    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode())
+    assert hello == Hello(client.introduction, CHALLENGE, client.setting.agreement.encode(), hello.instance)
     fresh = Site(client.setting.agreement, client.setting.roster, INDEX, lambda: client.introduction)
-    challenges = {said(fresh.connected(0.0))[0].challenge for _ in range(3)}
-    assert len(challenges) == 3
+    hellos = [said(fresh.connected(0.0))[0] for _ in range(3)]
+    assert len({hello.challenge for hello in hellos}) == 3
+    assert len({hello.instance for hello in hellos}) == 1  # it is one process
+    assert hellos[0].instance != hello.instance
     assert not fresh._joined
 
 
@@ -148,9 +152,11 @@ def test_a_join_that_fails_ends_the_client(error):
     client = Client()
     client.site.connected(client.now)
     (join,) = client.begin()
-    (action,) = client.done(join, error)
+    *before, action = client.done(join, error)
     assert isinstance(action, GiveUp)
     assert str(action.error) == str(error)
+    hidden = f"{type(error).__name__}: see the log of this client"  # what an error says may be for this client alone
+    assert said(before) == ([] if isinstance(error, MessageError) else [Declined(ANY_ROUND, hidden)])
 
 
 def test_messages_that_come_too_early_or_twice_end_the_connection():
@@ -194,8 +200,7 @@ def test_a_slice_that_is_asked_for_is_dealt():
     assert isinstance(action, Disconnect)
     client.join()
     (deal,) = client.hear(Request(3, 0))
-    (action,) = client.done(deal, DataError("the rows have changed"))
-    assert isinstance(action, GiveUp)
+    assert isinstance(client.done(deal, DataError("the rows have changed"))[-1], GiveUp)
 
 
 # -- keeping ---------------------------------------------------------------------------------------------------
@@ -232,7 +237,7 @@ def test_slices_are_flushed_when_no_more_come():
 
 
 def test_slices_are_flushed_after_a_few(monkeypatch):
-    monkeypatch.setattr("dresfl.federation.site._FLUSH_AFTER", 2)
+    monkeypatch.setattr("dresfl.federation.site._FLUSH_SLICES", 2)
     client = Client()
     client.join([(0, 0), (2, 0), (2, 1)])
     keep(client, 0, 0)
@@ -263,8 +268,7 @@ def test_a_slice_that_comes_twice_is_acknowledged_twice_and_ready_is_said_once()
 def test_a_disk_that_fails_ends_the_client():
     client = Client()
     client.join([(0, 0)])
-    (action,) = keep(client, 0, 0, StoreError("no space left"))
-    assert isinstance(action, GiveUp)
+    assert isinstance(keep(client, 0, 0, StoreError("no space left"))[-1], GiveUp)
 
 
 # -- answering -------------------------------------------------------------------------------------------------
@@ -303,8 +307,10 @@ def test_a_task_that_is_refused_is_logged_and_the_next_one_taken():
     client = Client()
     client.join()
     (piece,) = client.weights(0, change=1)
-    (line,) = client.done(piece, MessageError("answered for other weights", "each batch once"))
+    actions = client.done(piece, MessageError("answered for other weights", "each batch once"))
+    line = actions[0]
     assert (line.event, line.fields["round"], line.fields["hint"]) == ("task refused", 0, "each batch once")
+    assert said(actions) == [Declined(0, "answered for other weights")]
     (piece,) = client.weights(1)
     assert said(client.done(piece, b"answer"))
 
@@ -384,3 +390,44 @@ def test_going_on_in_a_new_process():
     assert said(client.done(piece, b"answer"))
     (action,) = client.begin()
     assert isinstance(action, Disconnect)  # no challenge is open
+
+
+# -- coming back -----------------------------------------------------------------------------------------------
+
+
+def ended(client, after=1.0):
+    """Whether the connection that ends now was of use, so that the client may come back soon."""
+    client.site.disconnected(client.now + after)
+    return client.site.came_far
+
+
+def test_a_begin_alone_is_no_reason_to_come_back_soon():
+    client = Client()
+    client.join()
+    (deal,) = client.hear(Request(3, 0))
+    client.done(deal, b"sealed")
+    assert not ended(client)
+    client.site.connected(client.now)
+    assert not ended(client, 1000.0)  # nobody was there
+    client.join()
+    (task,) = client.weights(0)
+    client.done(task, b"answer")  # which the coordinator does not take
+    assert not ended(client)
+
+
+def test_a_connection_that_was_of_use():
+    client = Client()
+    client.join([(0, 0), (0, 1)])
+    keep(client, 0, 0)
+    (flush,) = client.site.tick(client.now + 1.0)
+    client.done(flush)
+    assert ended(client)
+    client.join()
+    (task,) = client.weights(0)
+    client.done(task, b"answer")
+    client.weights(1)
+    assert ended(client)
+    client.join()
+    assert not ended(client, 9.9)
+    client.join()
+    assert ended(client, 10.0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dresfl.errors import CheckpointError, MessageError, Refused
 from dresfl.federation import NO_NONCE, Introduction, Terms, sharing_nonce
+from dresfl.federation.terms import _digest
 from five_clients import AGREEMENT, NONCE, ROWS
 
 INDEX = 2
@@ -81,7 +82,7 @@ def test_nobody_comes_without_rows():
 def test_bytes_come_back():
     terms = Terms.settle(introductions())
     assert Terms.decode(terms.encode()) == terms
-    assert Terms.from_json(terms.to_json(), len(ROWS)) == terms
+    assert Terms.from_json(terms.to_json(AGREEMENT), AGREEMENT) == terms
     for data in (b"", terms.encode()[:-1], terms.encode() + b"\0", terms.encode()[:-36], terms.encode() + bytes(36)):
         with pytest.raises(MessageError, match="terms of"):
             Terms.decode(data)
@@ -93,26 +94,44 @@ def test_foreign_bytes_are_read_or_refused(data):
         assert Terms.decode(data).encode() == data
 
 
-def damaged():
-    fields = json.loads(Terms.settle(introductions()).to_json())
-    yield b""
-    yield b"\xff"
-    yield b"[" * 100_000
-    yield b"[]"
-    for key in fields:
-        yield json.dumps({name: value for name, value in fields.items() if name != key}).encode()
-        yield json.dumps({**fields, key: None}).encode()
+def changed():
+    """Terms that differ in one key; and the same with a digest that is right, so that the key itself is looked at."""
+    fields = json.loads(Terms.settle(introductions()).to_json(AGREEMENT))
+    del fields["sha256"]
+    others = [{name: value for name, value in fields.items() if name != key} for key in fields]
+    others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None])]
     for key in ("nonce", "run_nonce", "own_bytes"):
-        yield json.dumps({**fields, key: fields[key][:-2]}).encode()
-        yield json.dumps({**fields, key: "x" + fields[key][1:]}).encode()
-    yield json.dumps({**fields, "format": "dresfl terms 1"}).encode()
-    yield json.dumps({**fields, "rows": fields["rows"][1:]}).encode()
-    yield json.dumps({**fields, "rows": [-1, *fields["rows"][1:]]}).encode()
-    yield json.dumps({**fields, "contributions": [value[2:] for value in fields["contributions"]]}).encode()
+        others += [{**fields, key: fields[key][:-2]}, {**fields, key: "x" + fields[key][1:]}]
+    for key in ("nonce", "run_nonce"):  # of another session; the session does not depend on `own_bytes`
+        others += [{**fields, key: ("1" if fields[key][0] == "0" else "0") + fields[key][1:]}]
+    others += [{**fields, "format": f"dresfl terms {number}"} for number in (1, 2, 4)]
+    wrong = (-1, 0, 2**70, float("inf"), 1e300, 2.5, True, "7")
+    others += [{**fields, "rows": [rows, *fields["rows"][1:]]} for rows in wrong]
+    others += [{**fields, "rows": fields["rows"][1:]}, {**fields, "rows": [2**32 - 1] * len(ROWS)}]
+    others += [{**fields, "contributions": [value[2:] for value in fields["contributions"]]}]
+    return [(other, digest) for other in others for digest in (_digest(fields), _digest(other))]
+
+
+def damaged():
+    yield from (b"", b"\xff", b"[" * 100_000, b"[]", b"3", b'{"rows": 1' + b"0" * 5000 + b"}")
+    for fields, digest in changed():
+        yield json.dumps({**fields, "sha256": digest}).encode()
+    whole = Terms.settle(introductions()).to_json(AGREEMENT)
+    for place in range(0, 8 * len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        yield bytes(flipped)
+    yield from (whole[:length] for length in range(0, len(whole) - 1, 13))
 
 
 def test_damaged_files_are_named():
     for data in damaged():
         with pytest.raises(CheckpointError, match="terms cannot be used") as caught:
-            Terms.from_json(data, len(ROWS))
+            Terms.from_json(data, AGREEMENT)
         assert "another folder" in caught.value.hint
+
+
+def test_terms_of_another_agreement_are_refused():
+    data = Terms.settle(introductions()).to_json(AGREEMENT)
+    with pytest.raises(CheckpointError, match="of another agreement"):
+        Terms.from_json(data, replace(AGREEMENT, rounds=51))

@@ -236,7 +236,7 @@ class World:
         if self.machine is not None or self.final is not None:
             return
         setting, disk = self.setting, self.disk
-        terms = None if disk.terms is None else Terms.from_json(disk.terms, setting.num_clients)
+        terms = None if disk.terms is None else Terms.from_json(disk.terms, setting.agreement)
         self.note("coordinator starts", "anew" if terms is None else "with its terms")
 
         def make_training(session: Session) -> Training:
@@ -292,7 +292,7 @@ class World:
                 self.note("coordinator stores terms")
                 if len(machine.connected) < self.setting.num_clients:
                     raise self.broken(f"the terms were settled when only {machine.connected} were there")
-                disk.terms = action.terms.to_json()
+                disk.terms = action.terms.to_json(self.setting.agreement)
             case Record():
                 self._record(action)
             case StoreSlice():
@@ -339,7 +339,7 @@ class World:
     def _check_send(self, action: Send) -> None:
         """What others hear of is on the disk, or follows again from what is."""
         if isinstance(action.message, Begin):
-            if self.disk.terms != action.message.terms.to_json():
+            if self.disk.terms != action.message.terms.to_json(self.setting.agreement):
                 raise self.broken("terms were sent that are not on the disk")
         elif isinstance(action.message, (Weights, Done)):
             server = self.server

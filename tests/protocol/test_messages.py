@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError
-from dresfl.field import choose_moduli
+from dresfl.field import PackedResidues, choose_moduli
 from dresfl.model import Dense, Network
 from dresfl.protocol import Answer, Session, Share, Task
 
@@ -64,7 +64,8 @@ def messages(draw):
 
 
 def fields(message):
-    return {name: v.tolist() if isinstance(v, torch.Tensor) else v for name, v in vars(message).items()}
+    parts = {name: v.unpack() if isinstance(v, PackedResidues) else v for name, v in vars(message).items()}
+    return {name: v.tolist() if isinstance(v, torch.Tensor) else v for name, v in parts.items()}
 
 
 @given(messages())
@@ -140,7 +141,7 @@ def test_a_residue_not_below_its_modulus_is_refused(drawn, data):
     with pytest.raises(MessageError, match="not below its modulus"):
         type(message).decode(bytes(encoded), session)
     encoded[at : at + field.residue_bytes] = (p - 1).to_bytes(field.residue_bytes, "little")
-    assert type(message).decode(bytes(encoded), session).residues.flatten()[place] == -1
+    assert type(message).decode(bytes(encoded), session).residues.unpack().flatten()[place] == -1
 
 
 @pytest.mark.parametrize(

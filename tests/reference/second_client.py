@@ -57,6 +57,7 @@ class SecondClient:
         self._secret = secrets.token_bytes(32)
         self._shares: dict[tuple[int, int], list[list[int]]] = {}  # dealer, coded row -> channel -> values
         self.answered = 0
+        self._came: list[bytes] = []  # messages of the last bundle that were not looked at yet
 
     # -- the session -----------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class SecondClient:
             challenge = secrets.token_bytes(16)
             contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16)
             hello = {"rows": len(self._rows), "contribution": contribution, "held_nonce": bytes(32)}
-            await self._send("Hello", **hello, challenge=challenge, agreement=self._text.encode())
+            await self._send("Hello", **hello, challenge=challenge, instance=bytes(8), agreement=self._text.encode())
             kind, data = await self._next()
             while kind == "Wait":
                 kind, data = await self._next()
@@ -78,12 +79,19 @@ class SecondClient:
             return await self._serve()
 
     async def _send(self, name: str, **fields: Any) -> None:
-        await self._call.write(pack(name, **fields))
+        message = pack(name, **fields)
+        await self._call.write(len(message).to_bytes(4, "little") + message)
 
     async def _next(self) -> tuple[str, bytes]:
-        data = await self._call.read()
-        assert data is not grpc.aio.EOF, "the coordinator closed the stream"
-        return KINDS[data[0]], data
+        if not self._came:
+            data = await self._call.read()
+            assert data is not grpc.aio.EOF, "the coordinator closed the stream"
+            while data:
+                end = 4 + int.from_bytes(data[:4], "little")
+                self._came.append(data[4:end])
+                data = data[end:]
+        message = self._came.pop(0)
+        return KINDS[message[0]], message
 
     def _accept(self, data: bytes, challenge: bytes, contribution: bytes) -> None:
         begin, agreement = read("Begin", data), self._agreement

@@ -19,7 +19,7 @@ def test_sigkill_at_every_disk_operation_leaves_a_usable_store():
     assert done.returncode == 0, done.stdout + done.stderr
     operations, halves = (int(word) for word in done.stdout.split() if word.isdigit())
     assert operations > 60
-    assert halves >= 10
+    assert halves >= 8
 
 
 class PowerCut(BaseException):
@@ -105,7 +105,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_that_was_promised(tmp_path, 
         promises, went = played(folder, step, monkeypatch)
         check(folder, promises)
         if not went:
-            assert step > 60
+            assert step > 50
             return
 
 
@@ -114,7 +114,7 @@ def test_a_store_that_was_cut_twice_still_works(tmp_path, monkeypatch):
     for trial in range(15):
         folder, promises = tmp_path / f"{trial}", []
         for _ in range(3):
-            promises += played(folder, rng.randrange(10, 90), monkeypatch)[0]
+            promises += played(folder, rng.randrange(10, 60), monkeypatch)[0]
         check(folder, promises)
 
 
@@ -123,16 +123,19 @@ def test_rows_are_flushed_before_they_are_listed(tmp_path, monkeypatch):
     with ShareStore.open(tmp_path / "s", data_digest(*rows_of(INDEX))) as store:
         table, _ = store.table(session, INDEX)
         events = []
-        fsync, replace = os.fsync, os.replace
 
-        def spied(number):
-            name = os.path.basename(os.readlink(f"/proc/self/fd/{number}"))
-            events.append("folder" if os.path.isdir(f"/proc/self/fd/{number}") else name.split(".")[-1])
-            return fsync(number)
+        def spied(name):
+            real = getattr(os, name)
 
-        monkeypatch.setattr(os, "fsync", spied)
-        monkeypatch.setattr(os, "replace", lambda *paths: (events.append("rename"), replace(*paths))[1])
+            def called(number, *rest):
+                events.append((name, os.readlink(f"/proc/self/fd/{number}").rsplit(".", 1)[-1]))
+                return real(number, *rest)
+
+            return called
+
+        for name in ("pwrite", "fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, spied(name))
         table.put(3, 0, dealers(session)[3].deal(INDEX, 0, 3).residues)
-        assert events == []
+        assert events == [("pwrite", "rows")]
         table.flush()
-        assert events == ["rows", "part", "rename", "folder"]
+        assert events[1:] == [("fsync", "rows"), ("pwrite", "index"), ("fdatasync", "index")]

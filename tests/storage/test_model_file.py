@@ -17,7 +17,7 @@ from dresfl.api.model import Model
 from dresfl.errors import ModelError
 from dresfl.field import PublicStream
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool
-from dresfl.storage.model_file import StoredModel, decode_model, encode_model, read_model, write_model
+from dresfl.storage.model_file import StoredModel, _digest, decode_model, encode_model, read_model, write_model
 from dresfl.storage.tensors import save_tensors
 
 FIXTURES = Path(__file__).parent / "fixtures"  # made with dresfl 0.1.0
@@ -92,9 +92,11 @@ def test_the_bytes_of_a_small_model_are_fixed():
     data = encode_model(StoredModel(network, torch.tensor([1024, -512, 3])))
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     described = json.loads(header["__metadata__"]["dresfl"])
+    digest = described.pop("sha256")
+    assert digest == hashlib.sha256(json.dumps(described, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     assert described == {
         "classes": [],
-        "format": "dresfl model 2",
+        "format": "dresfl model 3",
         "input_bits": 4,
         "input_bound": 1.0,
         "input_shape": [2],
@@ -135,6 +137,11 @@ def test_an_old_model_written_anew_is_the_same_model(tmp_path):
         assert same(read_model(tmp_path / "new"), model)
 
 
+def test_a_model_of_0_2_is_read():
+    """It is the same without the digest of its description."""
+    assert same(decode_model(rewritten(format="dresfl model 2", sha256=None), "old"), stored())
+
+
 # -- refusals --------------------------------------------------------------------------------------------------
 
 
@@ -144,9 +151,11 @@ def described(data):
 
 
 def rewritten(**changes):
-    """A file with another description; None removes a key."""
+    """A file with another description, whose digest is right; None removes a key."""
     values = {**described(encode_model(stored())), **changes}
     values = {key: value for key, value in values.items() if value is not None}
+    if "sha256" in values and "sha256" not in changes:
+        values["sha256"] = _digest(values)
     tensors = {name: tensor.contiguous() for name, tensor in NETWORK.tensors(stored().weights).items()}
     return save(tensors, metadata={"dresfl": json.dumps(values)})
 
@@ -154,7 +163,10 @@ def rewritten(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "dresfl model 3"}, "'dresfl model 3'"),
+        ({"format": "dresfl model 4"}, "'dresfl model 4'"),
+        ({"sha256": None}, "does not have its sha256"),
+        ({"sha256": "0" * 64}, "does not have its sha256"),
+        ({"format": "dresfl model 2", "sha256": "0" * 64}, "does not have its sha256"),
         ({"format": None}, "None"),
         ({"weights_sha256": "0" * 64}, "weights_sha256"),
         ({"weights_sha256": None}, "weights_sha256"),
@@ -200,8 +212,8 @@ def test_a_changed_byte_is_refused(data):
         model = decode_model(bytes(encoded), "changed")
     except ModelError as error:
         assert error.hint  # noqa: PT017
-    else:  # values that a prediction depends on, but that have no digest of their own
-        assert torch.equal(model.weights, stored().weights)
+    else:  # the sign of a zero, for instance
+        assert same(model, stored())
 
 
 def test_every_truncation_is_refused():

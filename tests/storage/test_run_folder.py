@@ -9,6 +9,7 @@ from dresfl.errors import CheckpointError
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import RoundRecord, Session, Training
+from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel, read_model
 from dresfl.storage.run_folder import RunRecorder, read_metrics, read_summary, restore, summarise
 from dresfl.storage.tensors import load_tensors, save_tensors
@@ -30,7 +31,7 @@ def play(current, recorder, outcomes):
 @pytest.mark.parametrize(("accuracy", "wanted"), [(None, None), (lambda weights: 0.75, 0.75)])
 def test_a_whole_run(tmp_path, accuracy, wanted):
     current = training()
-    with RunRecorder(current, accuracy=accuracy, evaluate_every=3, folder=tmp_path) as recorder:
+    with RunRecorder(current, accuracy=accuracy, evaluate_every=3, folder=RunFolder(tmp_path)) as recorder:
         play(current, recorder, ["skipped", "refused", "skipped", "refused"])
         recorder.checkpoint()
         summary = summarise(current, recorder.progress, name="x", engine="grpc")
@@ -64,23 +65,23 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 
 def test_a_resumed_run_goes_on_with_its_counters(tmp_path):
     current = training()
-    with RunRecorder(current, accuracy=None, evaluate_every=1, folder=tmp_path) as recorder:
+    with RunRecorder(current, accuracy=None, evaluate_every=1, folder=RunFolder(tmp_path)) as recorder:
         play(current, recorder, ["skipped", "refused"])
         recorder.checkpoint()
         play(current, recorder, ["skipped"])  # lost: no checkpoint follows
     again = training()
-    with RunRecorder(again, accuracy=None, evaluate_every=1, folder=tmp_path) as recorder:
+    with RunRecorder(again, accuracy=None, evaluate_every=1, folder=RunFolder(tmp_path)) as recorder:
         assert again.round_number == 2
         assert (recorder.progress.skipped, recorder.progress.alarms) == (1, 1)
         assert [line["round"] for line in read_metrics(tmp_path)] == [1, 1, 2]
 
 
 def test_a_checkpoint_of_0_1_is_refused_by_name(tmp_path):
-    with RunRecorder(training(), accuracy=None, evaluate_every=1, folder=tmp_path) as recorder:
+    with RunRecorder(training(), accuracy=None, evaluate_every=1, folder=RunFolder(tmp_path)) as recorder:
         recorder.checkpoint()
     path = tmp_path / "checkpoint.safetensors"
     tensors, meta = load_tensors(path)
     save_tensors(path, tensors, {"progress": meta["progress"]})
     with pytest.raises(CheckpointError, match=r"dresfl 0\.1") as caught:
-        restore(training(), tmp_path)
+        restore(training(), RunFolder(tmp_path))
     assert "another folder" in caught.value.hint

@@ -17,7 +17,7 @@ from dresfl.federation import make_session
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import choose_moduli
 from dresfl.files import write_record
-from dresfl.protocol import Client, Share, Task, num_slices, slice_range, slice_rows
+from dresfl.protocol import Client, Share, Task, num_slices, row_bytes, slice_range, slice_rows
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.answered_rounds import _CHUNK
 from five_clients import AGREEMENT, NONCE, ROWS, all_slices, dealers, fetch, rows_of, session_of
@@ -290,8 +290,8 @@ def test_a_lost_secret_is_said_and_makes_the_old_sharing_useless(tmp_path, caplo
 def test_a_dealer_whose_secret_changed_is_caught_when_it_deals_again(tmp_path):
     session = session_of()
     filled(tmp_path / "s")
-    path = tmp_path / "s" / session.sharing_id.hex() / "00003.rows"
-    damage(path, 5)
+    path = tmp_path / "s" / session.sharing_id.hex() / "shares.rows"
+    damage(path, sum(ROWS[:3]) * row_bytes(session) + 5)
     with open_store(tmp_path / "s") as store:
         client, table = opened(store, session)
         impostor = Client(session, 3, store.secret(session), *rows_of(3))  # the right rows, another seed
@@ -349,9 +349,8 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
     session, folder = session_of(), tmp_path / "s"
     first = filled(folder)
     sharing = folder / session.sharing_id.hex()
-    row = len(session.field.moduli) * 5 * session.field.residue_bytes
     names = {path.relative_to(folder).suffix or path.name for path in files(folder)}
-    assert names == {".json", ".rows", ".answered", "secret"}
+    assert names == {".json", ".rows", ".index", ".answered", "secret"}
     for path in files(folder):
         size = path.stat().st_size
         step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else max(1, size // 9)
@@ -375,27 +374,65 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
                 if path.name == "sharing.json":
                     assert table.complete
                     continue  # and it was written again
-                dealer = int(path.stem)
-                lost = [n for d, n in all_slices(session) if d == dealer]
-                if path.suffix == ".rows":
-                    lost = [place // (3 * row)]
-                    assert f"slice {lost[0]} (rows {3 * lost[0]} to " in caplog.text
-                    assert table.damage
+                lost = slice_at(session, path.suffix, place)
+                said = {
+                    ".rows": f"slice {lost[1]} (rows {3 * lost[1]} to ",
+                    ".index": f"in what it says of slice {lost[1]} of dealer {lost[0]};",
+                }
+                assert said[path.suffix] in caplog.text
+                assert len(table.damage) == 1
                 clients = dealers(session, store.secret(session), INDEX)
-                assert fetch(session, clients, client, table) == [(dealer, n) for n in lost]
+                assert fetch(session, clients, client, table) == [lost]
                 assert same(answers(client), first)
     caplog.clear()
     with open_store(folder) as store:
         assert opened(store, session)[1].complete
     assert not caplog.text
-    assert len(files(sharing)) == 2 * len(ROWS) + 2
+    assert len(files(sharing)) == 4
+
+
+def slice_at(session, suffix, place):
+    """The slice that a byte of a file belongs to."""
+    if suffix == ".index":
+        return all_slices(session)[place // 64]
+    row = place // row_bytes(session)
+    dealer = next(d for d in range(len(ROWS)) if row < sum(ROWS[: d + 1]))
+    return dealer, (row - sum(ROWS[:dealer])) // 3
+
+
+def test_descriptors_do_not_grow_with_the_clients(tmp_path):
+    """With two files for each dealer a thousand clients needed more than the usual limit of 1,024."""
+    many = replace(AGREEMENT, num_clients=1000)
+    session = make_session(many, (2,) * 1000, NONCE, b"")
+    with open_store(tmp_path / "s") as store:
+        before = len(os.listdir("/proc/self/fd"))
+        table, _ = store.table(session, INDEX)
+        store.answered(session)
+        assert len(os.listdir("/proc/self/fd")) <= before + 4
+        assert table.missing(999) == [range(2)]
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_a_flush_lists_what_has_come_since_the_last_one_and_nothing_else(tmp_path, monkeypatch):
+    session = session_of()
+    with open_store(tmp_path / "s") as store:
+        client, table = opened(store, session)
+        written, real = [], os.pwrite
+        monkeypatch.setattr(os, "pwrite", lambda *a: (written.append((len(a[1]), a[2])), real(*a))[1])
+        for number in range(3):
+            client.receive(dealers(session)[3].deal(INDEX, 3 * number, min(3, 8 - 3 * number)))
+            written.clear()
+            table.flush()
+            table.flush()
+            assert written == [(64, 64 * all_slices(session).index((3, number)))]
 
 
 @pytest.mark.parametrize("change", ["shorter", "empty", "longer", "gone"])
-def test_a_file_of_another_length_is_mended(tmp_path, change, caplog):
+@pytest.mark.parametrize("kind", ["rows", "index"])
+def test_a_file_of_another_length_is_mended(tmp_path, kind, change, caplog):
     session, folder = session_of(), tmp_path / "s"
     first = filled(folder)
-    path = folder / session.sharing_id.hex() / "00003.rows"
+    path = folder / session.sharing_id.hex() / f"shares.{kind}"
     size = path.stat().st_size
     if change == "gone":
         path.unlink()
@@ -405,22 +442,31 @@ def test_a_file_of_another_length_is_mended(tmp_path, change, caplog):
         client, table = opened(store, session)
         assert str(path) in caplog.text
         lost = fetch(session, dealers(session, store.secret(session), INDEX), client, table)
-        assert lost == {"shorter": [(3, 2)], "longer": []}.get(change, [(3, 0), (3, 1), (3, 2)])
+        assert lost == {"shorter": [(4, 1)], "longer": []}.get(change, all_slices(session))
         assert path.stat().st_size == size
         assert same(answers(client), first)
 
 
-def test_files_of_another_dealer_are_not_believed(tmp_path, caplog):
-    session, folder = session_of(), tmp_path / "s"
+def test_records_of_another_dealer_or_sharing_are_not_believed(tmp_path, caplog):
+    session, other, folder = session_of(), session_of(nonce=b"m" * 32), tmp_path / "s"
     filled(folder)
-    sharing = folder / session.sharing_id.hex()
-    (sharing / "00004.json").write_bytes((sharing / "00002.json").read_bytes())
+    filled(folder, other)
+    index = folder / session.sharing_id.hex() / "shares.index"
+    whole = index.read_bytes()
+    index.write_bytes(whole[: 64 * 9] + whole[64 * 4 : 64 * 6])  # dealer 2's records in the place of dealer 4's
     with open_store(folder) as store:
         assert missing_slices(session, 4, opened(store, session)[1]) == [0, 1]
-    assert "00004.json belongs to another sharing" in caplog.text
+    assert f"{index} is damaged in what it says of slice 0 of dealer 4 to slice 1 of dealer 4;" in caplog.text
+    caplog.clear()
+    index.write_bytes((folder / other.sharing_id.hex() / "shares.index").read_bytes())
+    with open_store(folder) as store:
+        assert len(opened(store, session)[1].missing(0)) == 1
+    assert f"{index} is damaged in what it says of slice 0 of dealer 0 to slice 1 of dealer 4;" in caplog.text
+    assert len(caplog.records) == 1
 
 
-def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(("call", "where"), [("pread", "in slice 0"), ("preadv", "at byte 0")])
+def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch, caplog, call, where):
     session = session_of()
     filled(tmp_path / "s")
     with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
@@ -428,17 +474,16 @@ def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch, caplog):
         def failing(*arguments):
             raise OSError(errno.EIO, "Input/output error")
 
-        patched.setattr(os, "pread", failing)
+        patched.setattr(os, call, failing)
         assert len(missing_slices(session, 0, store.table(session, INDEX)[0])) == 3
-    assert "unreadable (Input/output error) in slice 0" in caplog.text
+    assert f"unreadable (Input/output error) {where}" in caplog.text
 
 
 def test_a_slice_can_be_read_before_its_first_use_instead(tmp_path, caplog):
     session, folder = session_of(), tmp_path / "s"
     first = filled(folder)
-    sharing = folder / session.sharing_id.hex()
     for dealer in range(len(ROWS)):
-        damage(sharing / f"{dealer:05d}.rows", 0)
+        damage(folder / session.sharing_id.hex() / "shares.rows", sum(ROWS[:dealer]) * row_bytes(session))
     with open_store(folder) as store:
         client, table = opened(store, session, look=False)
         assert client.ready
@@ -495,16 +540,15 @@ def test_a_foreign_folder_is_refused_and_left_alone(tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "s").write_text("x")
-    with pytest.raises(StoreError, match="cannot open"):
-        open_store(tmp_path / "s")
-    with pytest.raises(StoreError, match="cannot open"):
-        open_store(tmp_path / "s" / "below")
+    for folder in (tmp_path / "s", tmp_path / "s" / "below"):
+        with pytest.raises(StoreError, match="cannot make the folder"):
+            open_store(folder)
 
 
 def test_a_store_of_another_version_is_refused(tmp_path):
     open_store(tmp_path / "s").close()
     write_record(tmp_path / "s" / "store.json", {"format": "dresfl store 99"})
-    with pytest.raises(StoreError, match="dresfl store 2"):
+    with pytest.raises(StoreError, match="dresfl store 3"):
         open_store(tmp_path / "s")
 
 
@@ -547,15 +591,15 @@ def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_stays_tak
     session = session_of()
     real, calls = os.posix_fallocate, iter(range(99))
     with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
-        patched.setattr(os, "posix_fallocate", lambda *a: full() if next(calls) == 3 else real(*a))
-        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*00003.rows: No space left") as caught:
+        patched.setattr(os, "posix_fallocate", lambda *a: full() if next(calls) == 1 else real(*a))
+        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*shares.rows: No space left") as caught:
             store.table(session, INDEX)
         assert "free some space" in caught.value.hint
-        assert not list((tmp_path / "s" / session.sharing_id.hex()).glob("*.rows"))
+        assert not list((tmp_path / "s" / session.sharing_id.hex()).glob("shares.*"))
     filled(tmp_path / "s")
 
 
-@pytest.mark.parametrize("where", ["pwrite", "fsync", "replace", "fdatasync"])
+@pytest.mark.parametrize("where", ["pwrite", "fsync", "fdatasync"])
 def test_a_disk_that_fills_is_an_error_and_then_goes_on(tmp_path, monkeypatch, where):
     session = session_of()
     with open_store(tmp_path / "s") as store:
@@ -629,16 +673,21 @@ def test_an_unfinished_chunk_is_made_again_and_anything_else_refused(tmp_path, r
     folder = tmp_path / "s"
     claims(folder, *((number, 1) for number in range(records)))
     path, size = log_path(folder), records * 64
-    data = path.read_bytes()[:size]
-    tails = [b"", b"\xff" * 99, bytes(4096), b"\xff" * 4096 + bytes(60000), b"\xff" * _CHUNK]
-    for tail in tails:
-        path.write_bytes(data + tail)
-        if records % 1024:
+    data, free = path.read_bytes()[:size], b"\xff" * (_CHUNK - size % _CHUNK)
+    tails = [b"\xff" * 99, bytes(4096), b"\xff" * 4096 + bytes(60000), b"\xff" * _CHUNK]
+    for tail in [b"", *tails]:
+        path.write_bytes(data + free + tail)
+        if tail and records % 1024 != 1023:
             with pytest.raises(StoreError, match=f"damaged after {records} records"):
                 claims(folder, (5, 1))
         else:
             assert claims(folder, *((number, 1) for number in range(records))) == [True] * records
             assert claims(folder, (9999, 7), (9999, 8)) == [True, False]
+    for left in (b"", free[:-1], free[:64], b"\0" + free[1:]):
+        if left != free:  # cut, also where a record or a chunk ends: what was answered then is not known
+            path.write_bytes(data + left)
+            with pytest.raises(StoreError, match=f"damaged after {records} records"):
+                claims(folder, (5, 1))
     if records > 1:
         path.write_bytes(data[64:] + b"\xff" * 64)  # a record cut out of the middle
         with pytest.raises(StoreError, match="damaged after 0 records"):

@@ -19,6 +19,7 @@ from dresfl.optimizers import Optimizer
 from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
+from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, summarise
 
@@ -159,9 +160,10 @@ class Simulation:
         network = self.session.network
         training = Training(self.session, self.optimizer, self.rounds)
         federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine)
-        with RunRecorder(
-            training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=self.folder
-        ) as recorder:
+        settings = {"rounds": self.rounds, "optimizer": dataclasses.asdict(self.optimizer)}
+        # a simulation that goes back a round plays it again just as it was
+        kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)
+        with RunRecorder(training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
             self._play(federation, recorder, watch)
             summary = summarise(
                 training,

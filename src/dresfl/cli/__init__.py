@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 the run failed, 2 wrong usage or an infeasible plan, 3 too
 Commands import what they need inside themselves: torch takes seconds, and most commands do without it.
 """
 
+import errno
+import select
 import sys
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ def _run() -> int:
     import typer  # here and not above: Ctrl-C may come meanwhile
 
     from dresfl.errors import DresError
+    from dresfl.files import TOO_MANY_OPEN
 
     from .commands import app
 
@@ -43,14 +46,24 @@ def _run() -> int:
     except typer.Abort:
         return 130
     except OSError as error:
-        _complain(f"{error.filename or 'a file'}: {error.strerror}", "check the path and the disk")
+        many = error.errno in (errno.EMFILE, errno.ENFILE)
+        hint = TOO_MANY_OPEN if many else "check the path and the disk"
+        _complain(f"{error.filename or 'a file'}: {error.strerror}", hint)
     except MemoryError:
         _complain("out of memory", "use a smaller batch or model")
     return 1
 
 
 def _complain(message: str, hint: str) -> None:
-    if message:
+    if message and not _stderr_is_stuck():
         print(f"error: {message}", file=sys.stderr)
         if hint:
             print(f"hint: {hint}", file=sys.stderr)
+
+
+def _stderr_is_stuck() -> bool:
+    """Whether nobody reads the pipe that stderr is: an error is no reason to stay for ever."""
+    try:
+        return not select.select([], [sys.stderr.fileno()], [], 5.0)[1]
+    except (OSError, ValueError):  # not a descriptor that can be asked
+        return False

@@ -282,6 +282,7 @@ def predict_command(
 
 app.add_typer(reproduce.app, name="reproduce")
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
+app.command("storage-key", epilog="Example: `dresfl storage-key /etc/dresfl/storage.key`")(identity.storage_key)
 app.add_typer(identity.ca, name="ca")
 app.add_typer(identity.roster, name="roster")
 app.command("serve", epilog="Example: `dresfl serve --config fed.toml`")(network.serve_command)

@@ -122,8 +122,8 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def keep_freed_memory() -> None:
-    """For commands that compute: let this process keep memory that it has freed."""
+def keep_freed_memory(largest: int = 2**30) -> None:
+    """For commands that compute: let this process keep memory that it has freed, in blocks of at most these bytes."""
     from dresfl.kernels.cpu import keep_freed_memory as keep
 
-    keep()
+    keep(largest)

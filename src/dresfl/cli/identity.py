@@ -58,6 +58,21 @@ def keygen(
     )
 
 
+def storage_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key; it must not exist yet.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Make a storage key, which seals a participant's secret, shares and checkpoints on its disk.
+
+    Name the file as storage_key in fed.toml or site.toml. Keep it on another disk than the folder that it seals, and
+    keep a copy: without it nothing that it sealed can be read.
+    """
+    from dresfl.storage.at_rest import StorageKey
+
+    key = StorageKey.create(file)
+    display.print_pairs("new storage key", {"file": file, "mark": key.mark.hex()}, as_json)
+
+
 @ca.command("init", epilog="Example: `dresfl ca init ca`")
 def ca_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the authority's key and certificate.")],

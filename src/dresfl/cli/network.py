@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This participant's configuration.")]
 
 
-def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def serve_command(
+    config: ConfigOption,
+    earlier: Annotated[
+        bool,
+        typer.Option(
+            "--from-earlier-checkpoint",
+            help="If the newest checkpoint is damaged, go on from the one before it. The weights will be the same.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Coordinate a federation: relay sealed shares, send weights, decode gradients. One port; logs are JSON lines.
 
     Stopped or killed, it goes on where it was when it is started again.
@@ -33,9 +43,9 @@ def serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     from dresfl.deploy.serve import serve
     from dresfl.deploy.settings import CoordinatorConfig, load_settings
 
-    display.keep_freed_memory()
+    display.keep_freed_memory(2**22)  # it works in small blocks; messages of a large model go back at once
     with _logging() as log:
-        summary = serve(load_settings(CoordinatorConfig, config), log)
+        summary = serve(load_settings(CoordinatorConfig, config), log, use_earlier=earlier)
     _show(summary, as_json)
 
 
@@ -56,7 +66,7 @@ def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 def old_serve_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """The old name of `dresfl serve`."""
     display.note("note: `dresfl server` is now `dresfl serve`; the old name goes with the next release")
-    serve_command(config, as_json)
+    serve_command(config, as_json=as_json)
 
 
 def old_join_command(config: ConfigOption, as_json: JsonOption = False) -> None:

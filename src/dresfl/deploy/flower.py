@@ -56,6 +56,7 @@ def load_site(path: Path, store: str = "") -> "FlowerClient":
     from dresfl.runtimes.flower_runtime.client import FlowerClient
     from dresfl.runtimes.log import log_to
     from dresfl.sealing import Identity, Roster
+    from dresfl.storage.at_rest import StorageKey
 
     from .settings import ClientConfig, load_agreement, load_settings
 
@@ -77,22 +78,29 @@ def load_site(path: Path, store: str = "") -> "FlowerClient":
 
     log = log_to(partial(print, file=sys.stderr, flush=True))
     folder = Path(store or config.folder)
-    return FlowerClient(agreement, identity, roster, folder, rows, log, device=config.device, keep_model=keep)
+    key = StorageKey.find(config.storage_key)
+    return FlowerClient(agreement, identity, roster, folder, rows, log, device=config.device, keep_model=keep, key=key)
 
 
 def run_worker(path: Path, socket: Path | None, group: str, on_ready: Callable[[Path], None]) -> None:
     """Answer a client's bundles until interrupted: what its ClientApps pass on."""
     from dresfl.runtimes.flower_runtime.worker import serve
+    from dresfl.runtimes.log import log_to
 
+    from .settings import ClientConfig, load_settings
+    from .storage_key import find_storage_key
+
+    find_storage_key(load_settings(ClientConfig, path), log_to(partial(print, file=sys.stderr, flush=True)))
     place = (socket or socket_path(path)).resolve()
     serve(place, load_site(path).handle, group, lambda: on_ready(place))
 
 
 def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
+    from dresfl.files import make_private_folder, open_private
     from dresfl.runtimes.flower_runtime.coordinator import WINDOWS, FlowerCoordinator
     from dresfl.runtimes.flower_runtime.post import Post
-    from dresfl.runtimes.log import log_to
+    from dresfl.runtimes.log import log_thread
     from dresfl.sealing import Identity, Roster
 
     from .serve import run_coordinator
@@ -102,23 +110,23 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     roster = Roster.load(Path(config.keys.roster), config.keys.roster_sha256)
     identity = Identity.load(Path(config.keys.identity))
     agreement, deadline = load_agreement(config, roster), config.network.deadline
-    Path(config.folder).mkdir(parents=True, exist_ok=True)
-    with open(Path(config.folder) / "log.jsonl", "a", buffering=1, encoding="utf-8") as lines:
+    folder = Path(config.folder)
+    make_private_folder(folder)
+    with open(folder / "log.jsonl", "a", buffering=1, encoding="utf-8", opener=open_private) as lines:
 
         def write(line: str) -> None:
             lines.write(line + "\n")
             print(line, flush=True)  # for `flwr log`
 
-        log = log_to(write)
-
         def carry_out(host: "CoordinatorHost") -> None:
             post = Post(carrier, ttl=max(3600.0, 10 * deadline))  # given up for good long after the deadline
             FlowerCoordinator(host, identity, roster, log, deadline).run(post)
 
-        try:
-            summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
-        except DresError as error:
-            log("error", reason=str(error), hint=error.hint)
-            raise
-        log("done", weights_sha256=summary["weights_sha256"])
-        return summary
+        with log_thread(write) as log:
+            try:
+                summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
+            except DresError as error:
+                log("error", reason=str(error), hint=error.hint)
+                raise
+            log("done", weights_sha256=summary["weights_sha256"])
+            return summary

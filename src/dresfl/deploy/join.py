@@ -13,11 +13,13 @@ from dresfl.protocol import Task
 from dresfl.runtimes.grpc_runtime import GrpcClient
 from dresfl.runtimes.log import Log
 from dresfl.storage import ShareStore, Sharing, data_digest
+from dresfl.storage.at_rest import StorageKey
 
 from .model import keep_model
 from .rows import own_rows
 from .serve import stopping_on_signals
 from .settings import ClientConfig, load_agreement, load_credentials
+from .storage_key import find_storage_key
 
 
 def join(config: ClientConfig, log: Log) -> dict[str, Any]:
@@ -31,9 +33,10 @@ def join(config: ClientConfig, log: Log) -> dict[str, Any]:
             client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log)
             return await client.run(), client.machine.rounds_answered
 
+    key = find_storage_key(config, log)
     with (
         torch_threads(config.threads),
-        ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster) as store,
+        ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster, key) as store,
     ):
         keep = partial(keep_model, config.model, agreement)
         workplace = Workplace(agreement, identity, roster, store, lambda: rows, device=config.device, keep_model=keep)
@@ -52,7 +55,8 @@ def stored_sharings(config: ClientConfig, forget: str = "") -> list[Sharing]:
     folder = Path(config.folder)
     if not (folder / "store.json").exists():
         raise StoreError(f"there is no store in {folder}", "a client makes it when it first takes part")
-    with ShareStore.open(folder, data=b"") as store:  # no rows are needed to look at what others dealt
+    key = StorageKey.find(config.storage_key)
+    with ShareStore.open(folder, data=b"", key=key) as store:  # no rows are needed to look at what others dealt
         if forget:
             store.forget(forget)
         return store.sharings()

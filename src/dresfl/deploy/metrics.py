@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,6 +14,9 @@ from prometheus_client.registry import Collector
 from dresfl.errors import UsageError
 from dresfl.federation import Coordinator
 from dresfl.runtimes.log import Log
+
+MOST_REQUESTS = 8  # at once
+REQUEST_SECONDS = 5.0  # without a byte
 
 
 class _Collector(Collector):
@@ -45,6 +49,34 @@ class _Collector(Collector):
         yield last
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves a few requests at once; what comes beyond that is closed unread, so no flood takes threads or descriptors.
+
+    The handler gives up on who sends or reads nothing for some seconds.
+    """
+
+    daemon_threads, request_queue_size = True, 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = threading.BoundedSemaphore(MOST_REQUESTS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked has gone: not worth a line."""
+
+
 @contextlib.contextmanager
 def serve_metrics(address: str, machine: Coordinator, refusals: Callable[[], int], log: Log) -> Iterator[None]:
     """Serve /health and /metrics at `address` for as long as it lasts; nothing if it is empty.
@@ -58,6 +90,8 @@ def serve_metrics(address: str, machine: Coordinator, refusals: Callable[[], int
     registry.register(_Collector(machine, refusals))
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_SECONDS
+
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
@@ -83,12 +117,11 @@ def serve_metrics(address: str, machine: Coordinator, refusals: Callable[[], int
 
     host, _, port = address.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), Handler)
+        server = _Server((host or "127.0.0.1", int(port)), Handler)
     except (OSError, ValueError, OverflowError) as error:
         raise UsageError(
             f"cannot serve metrics at {address}: {error}", "give host:port, for example 127.0.0.1:9464"
         ) from error
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     log("metrics", port=server.server_address[1])
     try:

@@ -1,6 +1,9 @@
 """The rows of a client, or of the coordinator's test, from the disk."""
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +52,33 @@ def read_npz(path: Path, num_classes: int) -> DataSet:
     return DataSet(inputs.astype(np.float32), labels.astype(np.int64).ravel(), num_classes, path.name)
 
 
+# What NumPy and zipfile raise on damaged archives, those with a password, and those of an unknown compression.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    AttributeError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # NotImplementedError and RecursionError are such
+    SyntaxError,
+    TypeError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a NumPy archive, among which the needed ones must be."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         if missing := [name for name in needed if name not in arrays]:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise DataError(
             f"cannot read rows from {path}: {error}",
             "check the path; save them with numpy.savez('rows.npz', inputs=…, labels=…)",

@@ -9,23 +9,33 @@ from pathlib import Path
 from typing import Any, final
 
 from dresfl.data import DataSet
-from dresfl.errors import CheckpointError
 from dresfl.federation import Agreement, Windows
-from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
 from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.runtimes.coordinator_host import CoordinatorHost
 from dresfl.runtimes.grpc_runtime import GrpcCoordinator
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
+from dresfl.storage.at_rest import StorageKey
+from dresfl.storage.checkpoint import EARLIER, NEWEST, RunFolder
 from dresfl.storage.run_folder import RunRecorder, summarise
 
 from .metrics import serve_metrics
 from .model import stored_model
 from .rows import test_rows
+from .run_record import note_run, run_folder_of, weight_settings
 from .settings import CoordinatorConfig, load_agreement, load_credentials
+from .storage_key import find_storage_key
 
 SECONDS_BETWEEN_LINES = 1.0  # of progress in the log
+_HOW_TO_USE_EARLIER = {
+    "grpc": "go on from it with: dresfl serve --config FILE.toml --from-earlier-checkpoint",
+    "flower": f"go on from it: in the run's folder, mv {EARLIER} {NEWEST}, and start the run again",
+}
+_THEN = {
+    "retry": "the weights will be the same",
+    "skip": "if its round was skipped then and is not now, or the other way round, clients refuse the rest of the run",
+}
 
 
 @final
@@ -33,11 +43,27 @@ class Recorder:
     """What a run writes to its folder: after every round, and at its end."""
 
     def __init__(
-        self, config: CoordinatorConfig, agreement: Agreement, test: DataSet | None, log: Log, engine: str = "grpc"
+        self,
+        config: CoordinatorConfig,
+        agreement: Agreement,
+        test: DataSet | None,
+        log: Log,
+        engine: str = "grpc",
+        *,
+        key: StorageKey | None = None,
+        use_earlier: bool = False,
     ) -> None:
+        """key: seals checkpoints. use_earlier: if the newest checkpoint is damaged, go on from the one before."""
         self._config, self._agreement, self._test, self._log, self._engine = config, agreement, test, log, engine
         self._logged = time.monotonic()
-        self._folder = Path(config.folder)
+        self._folder = RunFolder(
+            Path(config.folder),
+            private=True,
+            key=key,
+            settings=weight_settings(config),
+            use_earlier=use_earlier,
+            how_to_use_earlier=f"{_HOW_TO_USE_EARLIER[engine]}; {_THEN[config.network.on_shortage]}",
+        )
         self._training: Training | None = None
         self._run: RunRecorder | None = None
 
@@ -49,6 +75,7 @@ class Recorder:
         self._run = RunRecorder(
             training, accuracy=accuracy, evaluate_every=self._config.evaluate_every, folder=self._folder
         )
+        note_run(self._folder.path, agreement, weight_settings(self._config), self._folder.key)
         return training
 
     @property
@@ -82,8 +109,17 @@ class Recorder:
             self._run.__exit__()
 
 
-def serve(config: CoordinatorConfig, log: Log, on_ready: Callable[[int], None] = lambda port: None) -> dict[str, Any]:
-    """Run a coordinator to the end of its run, or go on with it after a stop; return the summary."""
+def serve(
+    config: CoordinatorConfig,
+    log: Log,
+    on_ready: Callable[[int], None] = lambda port: None,
+    *,
+    use_earlier: bool = False,
+) -> dict[str, Any]:
+    """Run a coordinator to the end of its run, or go on with it after a stop; return the summary.
+
+    use_earlier: if the newest checkpoint is damaged, go on from the one before.
+    """
     credentials = load_credentials(config.keys)
     agreement = load_agreement(config, credentials.roster)
 
@@ -96,7 +132,8 @@ def serve(config: CoordinatorConfig, log: Log, on_ready: Callable[[int], None] =
     def carry_out(host: CoordinatorHost) -> None:
         asyncio.run(run(host))
 
-    return run_coordinator(config, agreement, credentials.identity, credentials.roster, log, "grpc", carry_out)
+    identity, roster = credentials.identity, credentials.roster
+    return run_coordinator(config, agreement, identity, roster, log, "grpc", carry_out, use_earlier=use_earlier)
 
 
 def run_coordinator(
@@ -108,37 +145,26 @@ def run_coordinator(
     engine: str,
     carry_out: Callable[[CoordinatorHost], None],
     windows: Windows | None = None,
+    *,
+    use_earlier: bool = False,
 ) -> dict[str, Any]:
     """What all network runtimes do around a run: the folder, the recorder, the summary.
 
     carry_out: drives the host until the run is over.
     """
-    folder = Path(config.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    check_same(folder / "agreement.json", agreement)
-    recorder = Recorder(config, agreement, test_rows(config.test, agreement), log, engine)
-    settings = config.machine_settings(windows)
-    with torch_threads(config.threads):
+    key = find_storage_key(config, log)
+    with run_folder_of(config, agreement, key, log) as folder, torch_threads(config.threads):
+        test = test_rows(config.test, agreement)
+        recorder = Recorder(config, agreement, test, log, engine, key=key, use_earlier=use_earlier)
+        settings = config.machine_settings(windows)
         host = CoordinatorHost(
-            settings, agreement, identity, roster, folder, recorder.make_training, recorder.watch, log
+            settings, agreement, identity, roster, folder, recorder.make_training, recorder.watch, log, key
         )
         try:
             carry_out(host)
         finally:
             recorder.close()
         return recorder.finish()
-
-
-def check_same(path: Path, agreement: Agreement) -> None:
-    """A run's folder is of one agreement; another one needs another folder."""
-    if path.exists():
-        if path.read_bytes() != agreement.encode():
-            differing = "; ".join(agreement.differences(path.read_bytes()))
-            raise CheckpointError(
-                f"the run in {path.parent} is of another agreement ({differing})", "choose another folder"
-            )
-    else:
-        write_atomic(path, agreement.encode())
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ class Listening:
     on_shortage: Literal["retry", "skip"] = RoundTiming.on_shortage
     spool_bytes: int = Windows.stored_bytes
     keepalive: float = ListenSettings.keepalive
+    handshake: float = ListenSettings.handshake
     linger: float = CoordinatorSettings.linger
 
 
@@ -125,6 +126,7 @@ class CoordinatorConfig:
     evaluate_every: int = 100
     checkpoint_every: int = 1
     threads: int = 1
+    storage_key: str = ""  # file of dresfl storage-key: seals checkpoints and terms at rest
     network: Listening = field(default_factory=Listening)
     optimizer: Optimizer = field(default_factory=Optimizer)
     test: Test = field(default_factory=Test)
@@ -140,7 +142,7 @@ class CoordinatorConfig:
             )
 
     def listen_settings(self) -> ListenSettings:
-        return ListenSettings(self.network.listen, self.network.keepalive)
+        return ListenSettings(self.network.listen, self.network.keepalive, self.network.handshake)
 
     def machine_settings(self, windows: Windows | None = None) -> CoordinatorSettings:
         """How the machine waits and what it allows itself. windows: those of a runtime, if it has its own."""
@@ -188,6 +190,7 @@ class ClientConfig:
     network: Connecting
     data: ClientData
     threads: int = 1
+    storage_key: str = ""  # file of dresfl storage-key: seals the secret and the shares at rest
     device: Literal["cpu", "cuda"] = "cpu"
     model: str = ""  # where to write the final weights; empty: nowhere
 
@@ -196,7 +199,7 @@ class ClientConfig:
 
 
 _T = TypeVar("_T")
-_PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster", "file", "model")
+_PATHS = ("agreement", "folder", "identity", "certificate", "authority", "roster", "file", "model", "storage_key")
 
 
 def load_settings(kind: type[_T], path: Path) -> _T:

@@ -36,7 +36,7 @@ def parse_table(text: str, source: str) -> dict[str, Any]:
     """The TOML table of a text that came from `source`."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an impossible date
         raise UsageError(f"{source} is not valid TOML: {error}") from error
 
 
@@ -58,7 +58,7 @@ def _override(table: dict[str, Any], setting: str) -> None:
         raise UsageError(f"--set {setting!r} is not key=value", "for example --set optimizer.learning_rate=0.05")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text  # a bare word is a string
     *parents, last = key.strip().split(".")
     for parent in parents:

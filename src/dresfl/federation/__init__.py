@@ -7,7 +7,7 @@ workplace.py: where a client's work is done. sealed_slices.py: slices of shares 
 
 from .agreement import Agreement, make_session, sharing_nonce
 from .coordinator import Coordinator, CoordinatorSettings
-from .messages import largest_message
+from .messages import NO_INSTANCE, largest_message
 from .opening import RoundTiming
 from .relay import Windows
 from .sealed_slices import SealedSlices, most_sealed_bytes, sealed_bytes

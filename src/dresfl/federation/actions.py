@@ -76,7 +76,7 @@ class StoreSlice(Action):
     receiver: int
     dealer: int
     number: int
-    sealed: bytes
+    sealed: bytes | memoryview
 
 
 @final
@@ -101,7 +101,9 @@ class Record(Action):
 @final
 @dataclass(frozen=True)
 class Finish(Action):
-    """The run is over."""
+    """The run is over; with an error: it cannot go on, and the coordinator ends with it."""
+
+    error: DresError | None = None
 
 
 # -- a client's ------------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Keep(Work):
 
     dealer: int
     number: int
-    sealed: bytes
+    sealed: bytes | memoryview
 
 
 @final

@@ -20,6 +20,7 @@ from dresfl.protocol import Session, most_client_rows, slice_rows
 from dresfl.quantize import Quantizer
 
 FORMAT = "dresfl agreement 2"
+_MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
 
@@ -123,8 +124,11 @@ class Agreement:
     def differences(self, other: bytes) -> list[str]:
         """How another participant's `encode` differs, one line for each key: for a refusal's log line and nothing else.
 
-        `other` is foreign: anything may be in it, and what cannot be read is said to be so.
+        `other` is foreign: anything may be in it, and what cannot be read is said to be so. One that is much longer
+        than the own one is not looked at: reading it would cost more than it tells.
         """
+        if len(other) > 2 * len(self.encode()) + _MORE_BYTES:
+            return [f"theirs has {len(other)} bytes, ours {len(self.encode())}"]
         try:
             theirs = json.loads(other)
         except (ValueError, RecursionError):

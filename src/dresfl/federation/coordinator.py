@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import final
 
-from dresfl.errors import DresError, IdentityError, MessageError, Refused, UsageError
+from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
 from dresfl.protocol import Answer, RoundRecord, Session, Task, Training
 from dresfl.sealing import Identity, Roster
 
@@ -27,9 +27,12 @@ from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
 from .agreement import Agreement
 from .enrolment import Enrolment, signed_begin
 from .messages import (
+    ANY_ROUND,
     FROM_CLIENT,
+    NO_INSTANCE,
     Ack,
     Answered,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -82,6 +85,7 @@ class _Client:
     """What the coordinator knows of one connection of a client."""
 
     hello_until: float
+    replaced: bytes = NO_INSTANCE  # the client's process that was connected when this connection came
     hello: Hello | None = None
     begun: bool = False
     joined: bool = False  # it has accepted the terms: only now is it asked for slices, or sent any
@@ -127,6 +131,7 @@ class Coordinator:
         self._make_training, self._stored_slices = make_training, stored_slices
         self._clients: dict[int, _Client] = {}
         self._informed: set[int] = set()
+        self._declined: dict[int, Declined] = {}  # the clients that will not answer the current round
         self._enrolment = Enrolment(agreement, terms)
         self._running: _Running | None = None
         self._opening: Opening | None = None
@@ -182,8 +187,10 @@ class Coordinator:
 
     def connected_to(self, client: int, now: float) -> list[Action]:
         """A client whose identity is known has connected. A connection that it had before does not count any more."""
-        actions = self.disconnected(client, now) if client in self._clients else []
-        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS)
+        older = self._clients.get(client)
+        actions = self.disconnected(client, now) if older is not None else []
+        replaced = older.hello.instance if older is not None and older.hello is not None else NO_INSTANCE
+        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS, replaced=replaced)
         return actions
 
     def disconnected(self, client: int, now: float) -> list[Action]:
@@ -198,7 +205,7 @@ class Coordinator:
         self._running.relay.client_left(client)
         return [*left, *self._running.relay.due()]
 
-    def received(self, client: int, data: bytes, now: float) -> list[Action]:
+    def received(self, client: int, data: bytes | memoryview, now: float) -> list[Action]:
         """A client's message has come."""
         state = self._clients.get(client)
         if state is None or self.ended:
@@ -239,7 +246,7 @@ class Coordinator:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _take(self, client: int, state: _Client, data: bytes, now: float) -> list[Action]:
+    def _take(self, client: int, state: _Client, data: bytes | memoryview, now: float) -> list[Action]:
         if state.hello is None:
             try:
                 message = decode(data, (Hello,))
@@ -272,10 +279,12 @@ class Coordinator:
                 return self._became_ready(client, state, message, running, now)
             case Informed():
                 return self._was_informed(client, message, running)
+            case Declined():
+                return self._has_declined(client, message, running)
         raise MessageError(f"{type(message).__name__} may not come now")
 
     def _hello(self, client: int, state: _Client, hello: Hello, now: float) -> list[Action]:
-        settled = self._enrolment.hello(client, hello)
+        settled = self._enrolment.hello(client, hello, state.replaced)
         state.hello = hello
         actions: list[Action] = [_log("joined", client=client, name=self._roster.members[client].name)]
         if settled is not None:
@@ -333,6 +342,7 @@ class Coordinator:
         if state.ready:
             raise MessageError("a second Ready came")
         state.ready = True
+        self._declined.pop(client, None)
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
         if self._closing_until is not None:
             return actions
@@ -382,6 +392,26 @@ class Coordinator:
         everybody = len(opening.answered) == self._agreement.num_clients
         return self._next_round(now) if everybody or not self._settings.timing.grace else []
 
+    def _has_declined(self, client: int, message: Declined, running: _Running) -> list[Action]:
+        """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
+        current = self._opening is not None and message.round_number == self._opening.number
+        if self._closing_until is not None or not (current or message.round_number == ANY_ROUND):
+            return []
+        self._declined[client] = message
+        number, reason = running.training.round_number, message.reason
+        line = _log("declined", client=client, round=number, reason=reason)
+        left, needed = self._agreement.num_clients - len(self._declined), running.session.recovery_threshold
+        if left >= needed:
+            return [line]
+        self.ended = True
+        names = ", ".join(f"{self._roster.members[c].name} ({m.reason})" for c, m in sorted(self._declined.items()))
+        error = TooFewAnswers(
+            f"{len(self._declined)} clients will not answer round {number}, so {left} are left, but {needed} are "
+            f"needed: {names}",
+            "see the logs of these clients; restore their folders, or the coordinator's, and start again",
+        )
+        return [line, _log("ended", reason=str(error), hint=error.hint), Finish(error)]
+
     def _shortage(self, opening: Opening, now: float) -> list[Action]:
         running, timing = self._settled, self._settings.timing
         self.counters.shortages += 1
@@ -396,7 +426,8 @@ class Coordinator:
             opening.close(running.training.skip(), now)
             return [line, *self._next_round(now)]
         opening.until = now + timing.deadline
-        return [line, *self._weights(running, [c for c in self.ready if c not in opening.answered])]
+        missing = [c for c in self.ready if c not in opening.answered and c not in self._declined]
+        return [line, *self._weights(running, missing)]
 
     def _next_round(self, now: float) -> list[Action]:
         """Write down how the round ended, and only then let anybody see what follows from it."""
@@ -404,6 +435,7 @@ class Coordinator:
         if opening is None or opening.record is None:
             raise RuntimeError("no round has ended")
         self._opening = None
+        self._declined = {c: message for c, message in self._declined.items() if message.round_number == ANY_ROUND}
         actions: list[Action] = [Record(opening.record, len(opening.answered))]
         if opening.record.outcome == "refused":
             actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))

@@ -5,14 +5,17 @@ client that leaves takes its Hello with it: the terms describe clients that are 
 somebody had before a restart.
 """
 
+from collections import deque
 from typing import final
 
 from dresfl.errors import Refused
 from dresfl.sealing import Identity, Member, Roster
 
 from .agreement import Agreement
-from .messages import Begin, Hello
+from .messages import NO_INSTANCE, Begin, Hello
 from .terms import Introduction, Terms
+
+_DISPLACED = 16  # how many displaced processes of a client are remembered
 
 
 def _signed(challenge: bytes, client: int, roster: Roster, terms: Terms) -> bytes:
@@ -38,10 +41,15 @@ class Enrolment:
         """terms: of an earlier start of the same run, if there are any."""
         self._agreement = agreement
         self._introductions: dict[int, Introduction] = {}
+        self._displaced: dict[int, deque[bytes]] = {}  # for each client: processes whose connection another one took
         self.terms = terms
 
-    def hello(self, client: int, hello: Hello) -> Terms | None:
-        """Take a client's Hello; the last one settles the terms, and they are returned. Refused if it does not fit."""
+    def hello(self, client: int, hello: Hello, other: bytes = NO_INSTANCE) -> Terms | None:
+        """Take a client's Hello; the last one settles the terms, and they are returned. Refused if it does not fit.
+
+        other: the instance of the process that had a connection when this one came; zeros: none had.
+        """
+        self._check_instance(client, hello.instance, other)
         if hello.agreement != self._agreement.encode():
             differences = "; ".join(self._agreement.differences(hello.agreement))
             raise Refused(
@@ -59,6 +67,23 @@ class Enrolment:
         terms.session(self._agreement)  # raises here if it cannot be: such terms never reach the disk
         self.terms = terms
         return terms
+
+    def _check_instance(self, client: int, instance: bytes, other: bytes) -> None:
+        """A newer process of a client takes the older one's place. The older one may not take it back.
+
+        A client that was restarted gets in at once, even if its old connection still seems to be there. But if the
+        older process comes back while the newer one is connected, both are running, and would go on like this for ever.
+        """
+        if other in (NO_INSTANCE, instance):
+            return
+        displaced = self._displaced.setdefault(client, deque(maxlen=_DISPLACED))
+        if instance in displaced:
+            raise Refused(
+                f"client {client} runs twice: another process with the same identity or a copy of the same folder is "
+                "connected",
+                "stop one of the two; every client needs an identity and a folder of its own, and they are not copied",
+            )
+        displaced.append(other)
 
     def leave(self, client: int) -> None:
         """A client has gone."""

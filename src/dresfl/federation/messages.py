@@ -3,7 +3,8 @@
     kind u8 | body, where the body is, by kind
 
     From a client
-     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | agreement, JSON
+     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | instance 8 |
+                 agreement, JSON
      2 Holding   dealer u16 | a bit for each slice, low first      one for each dealer: what is on this client's disk
      3 Ready     sharing 16                                        this client holds every share
      4 Slice     receiver u16 | slice u32 | sealed bytes           a slice that was asked for
@@ -11,6 +12,7 @@
      6 Reject    dealer u16 | slice u32 | text                     this slice did not open
      7 Answered  round u32 | an Answer                             the value of an opening at this client's point
      8 Informed  rounds u32                                        this client has kept the final weights
+     9 Declined  round u32 | text                                  this client will not answer that round
 
     From the coordinator
     16 Wait      text                                              what the coordinator waits for
@@ -37,13 +39,17 @@ from .agreement import MOST_SLICES, Agreement, make_session
 from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 
-VERSION = 2
+VERSION = 3
 TEXT_BYTES = 1000  # the longest text in a message
+ANY_ROUND = 2**32 - 1  # in a Declined: this client answers no round any more; no run has so many rounds
 AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = MOST_SLICES // 8
-HEAD_BYTES = 96  # no message has more before its payload: a Hello has 86
+NO_INSTANCE = bytes(8)
+HEAD_BYTES = 96  # no message has more before its payload: a Hello has 94
 
-_HELLO = struct.Struct("<BI32s32s16s")
+Octets = bytes | memoryview  # a part of a message that came stays where it is
+
+_HELLO = struct.Struct("<BI32s32s16s8s")
 _SIGNATURE = struct.Struct("<64s")
 _SHARING = struct.Struct("<16s")
 _ROUND = struct.Struct("<I")
@@ -53,11 +59,11 @@ _PLACE = struct.Struct("<HI")
 _NOTHING = struct.Struct("<")
 
 
-def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], bytes]:
-    """The fixed fields at the start of a body, and what follows them."""
+def _head(form: struct.Struct, body: memoryview, name: str) -> tuple[tuple[Any, ...], memoryview]:
+    """The fixed fields at the start of a body, and what follows them, in the memory of the message."""
     if len(body) < form.size:
         raise MessageError(f"a {name} message of {len(body)} bytes is too short")
-    return form.unpack_from(body), bytes(body[form.size :])
+    return form.unpack_from(body), body[form.size :]
 
 
 class Message(ABC):
@@ -67,16 +73,25 @@ class Message(ABC):
     newest_only: ClassVar[bool] = False
 
     @abstractmethod
-    def body(self) -> bytes:
-        """The bytes after the kind."""
+    def body(self) -> tuple[Octets, ...]:
+        """The bytes after the kind, in parts: so a large payload is copied once, where they are joined."""
 
     @classmethod
     @abstractmethod
     def from_body(cls, body: memoryview) -> Self:
         """The message with this body; MessageError if there is none."""
 
+    def parts(self) -> tuple[Octets, ...]:
+        """The whole message, in parts."""
+        return bytes([self.KIND]), *self.body()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole message."""
+        return sum(map(len, self.parts()))
+
     def encode(self) -> bytes:
-        return bytes([self.KIND]) + self.body()
+        return b"".join(self.parts())
 
 
 class _Plain(Message):
@@ -86,16 +101,16 @@ class _Plain(Message):
     REST: ClassVar[Literal["nothing", "bytes", "text", "bits"]] = "nothing"
     __match_args__: ClassVar[tuple[str, ...]]  # a dataclass has the names of its fields here
 
-    def body(self) -> bytes:
+    def body(self) -> tuple[Octets, ...]:
         values = [getattr(self, name) for name in self.__match_args__]
         if self.REST == "nothing":
-            return self.FORM.pack(*values)
+            return (self.FORM.pack(*values),)
         *fixed, rest = values
         if self.REST == "text":
             rest = rest.encode("utf-8", "replace")[:TEXT_BYTES]
         elif self.REST == "bits":
             rest = rest.to_bytes(-(-rest.bit_length() // 8), "little")
-        return self.FORM.pack(*fixed) + bytes(rest)
+        return self.FORM.pack(*fixed), rest
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -107,7 +122,7 @@ class _Plain(Message):
         if cls.REST == "bytes":
             values.append(rest)
         elif cls.REST == "text":
-            values.append(rest.decode("utf-8", "replace"))
+            values.append(bytes(rest).decode("utf-8", "replace"))
         elif cls.REST == "bits":
             values.append(int.from_bytes(rest, "little"))
         return cls(*values)
@@ -124,13 +139,14 @@ class Hello(Message):
     introduction: Introduction
     challenge: bytes
     agreement: bytes
+    instance: bytes = NO_INSTANCE  # chosen at random by each process of a client; zeros: it does not say
 
     KIND: ClassVar[int] = 1
 
-    def body(self) -> bytes:
+    def body(self) -> tuple[Octets, ...]:
         own = self.introduction
-        head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge)
-        return head + self.agreement
+        head = _HELLO.pack(VERSION, own.rows, own.contribution, own.held_nonce, self.challenge, self.instance)
+        return head, self.agreement
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
@@ -139,10 +155,10 @@ class Hello(Message):
                 f"the client speaks version {body[0]} of the protocol, this coordinator version {VERSION}",
                 "use the same release of dresfl everywhere",
             )
-        (_, rows, contribution, held, challenge), agreement = _head(_HELLO, body, "Hello")
+        (_, rows, contribution, held, challenge, instance), agreement = _head(_HELLO, body, "Hello")
         if len(agreement) > AGREEMENT_BYTES:
             raise MessageError(f"an agreement of {len(agreement)} bytes is too long")
-        return cls(Introduction(rows, contribution, held), challenge, agreement)
+        return cls(Introduction(rows, contribution, held), challenge, bytes(agreement), instance)
 
 
 @final
@@ -176,7 +192,7 @@ class Slice(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 4
     FORM = _PLACE
@@ -215,7 +231,7 @@ class Answered(_Plain):
     """A client's Answer, still encoded: the opening checks it."""
 
     round_number: int
-    answer: bytes
+    answer: Octets
 
     KIND: ClassVar[int] = 7
     FORM = _ROUND
@@ -231,6 +247,19 @@ class Informed(_Plain):
 
     KIND: ClassVar[int] = 8
     FORM = _ROUND
+
+
+@final
+@dataclass(frozen=True)
+class Declined(_Plain):
+    """A client will not answer a round, or, with ANY_ROUND, no round at all until it comes back."""
+
+    round_number: int
+    reason: str
+
+    KIND: ClassVar[int] = 9
+    FORM = _ROUND
+    REST = "text"
 
 
 # -- from the coordinator --------------------------------------------------------------------------------------
@@ -258,13 +287,13 @@ class Begin(Message):
 
     KIND: ClassVar[int] = 17
 
-    def body(self) -> bytes:
-        return self.signature + self.terms.encode()
+    def body(self) -> tuple[Octets, ...]:
+        return self.signature, self.terms.encode()
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
         (signature,), rest = _head(_SIGNATURE, body, "Begin")
-        return cls(signature, Terms.decode(rest))
+        return cls(signature, Terms.decode(bytes(rest)))
 
 
 @final
@@ -286,7 +315,7 @@ class Relayed(_Plain):
 
     peer: int
     number: int
-    sealed: bytes
+    sealed: Octets
 
     KIND: ClassVar[int] = 19
     FORM = _PLACE
@@ -298,7 +327,7 @@ class Relayed(_Plain):
 class Weights(_Plain):
     """A round's weights in full, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 20
     FORM = _NOTHING
@@ -315,7 +344,7 @@ class Delta(_Plain):
     base_round: int
     width: int
     digest: bytes
-    packed: bytes
+    packed: Octets
 
     KIND: ClassVar[int] = 21
     FORM = _DELTA
@@ -327,18 +356,28 @@ class Delta(_Plain):
 class Done(_Plain):
     """The final weights, as a Task that is still encoded."""
 
-    task: bytes
+    task: Octets
 
     KIND: ClassVar[int] = 22
     FORM = _NOTHING
     REST = "bytes"
 
 
-FROM_CLIENT: tuple[type[Message], ...] = (Hello, Holding, Ready, Slice, Ack, Reject, Answered, Informed)
+FROM_CLIENT: tuple[type[Message], ...] = (
+    Hello,
+    Holding,
+    Ready,
+    Slice,
+    Ack,
+    Reject,
+    Answered,
+    Informed,
+    Declined,
+)
 FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
 
 
-def decode(data: bytes, kinds: tuple[type[Message], ...]) -> Message:
+def decode(data: Octets, kinds: tuple[type[Message], ...]) -> Message:
     """A message of one of the kinds that may come.
 
     >>> decode(Ready(bytes(16)).encode(), FROM_CLIENT) == Ready(bytes(16))

@@ -9,6 +9,7 @@ from dresfl.sealing import OVERHEAD, Identity, Roster, SealContext, open_sealed,
 
 _SHARE_HEADER = 30  # bytes of a Share message before its residues
 _GROUP = 32  # receivers whose shares of a slice are encoded together
+_KEPT_BYTES = 2**26  # of encoded shares that wait to be dealt; of one group there may be more
 
 
 def sealed_bytes(session: Session, dealer: int, number: int) -> int:
@@ -43,17 +44,28 @@ class SealedSlices:
         """table: the one that the client keeps its shares in."""
         self._client, self._table, self._identity, self._roster = client, table, identity, roster
         self._session = client.session
-        self._encoded: tuple[int, int, dict[int, bytes]] = (-1, -1, {})  # slice, group, receiver -> Share message
+        self._number = -1  # of the slice that was asked for last
+        self._groups: set[int] = set()  # those whose shares of this slice were encoded already
+        self._encoded: dict[int, bytes] = {}  # receiver -> its share of this slice, as a message, not dealt yet
 
     def deal(self, receiver: int, number: int) -> bytes:
-        """A sealed slice. Its neighbours' shares are encoded with it and kept at hand, since they are wanted next."""
+        """A sealed slice. The shares of a group of receivers are encoded with it and kept, since they are wanted next.
+
+        Receivers join in any order, so several groups may be in work at once. Each share is kept until it is dealt; if
+        one is asked for again, it is encoded alone.
+        """
         self._check_receiver(receiver)
         group = receiver // _GROUP
-        if self._encoded[:2] != (number, group):
+        if number != self._number:
+            self._number, self._groups, self._encoded = number, set(), {}
+        if receiver not in self._encoded:
+            if sum(map(len, self._encoded.values())) > _KEPT_BYTES:
+                self._groups, self._encoded = set(), {}
             members = range(self._session.num_clients)[group * _GROUP : (group + 1) * _GROUP]
-            others = [i for i in members if i != self._client.index]
-            self._encoded = number, group, dict(self._shares(others, number))
-        return self._sealed(receiver, number, self._encoded[2][receiver])
+            together = [i for i in members if i != self._client.index] if group not in self._groups else [receiver]
+            self._encoded.update(self._shares(together, number))
+            self._groups.add(group)
+        return self._sealed(receiver, number, self._encoded.pop(receiver))
 
     def _check_receiver(self, receiver: int) -> None:
         if not 0 <= receiver < self._session.num_clients or receiver == self._client.index:
@@ -76,7 +88,7 @@ class SealedSlices:
             rows = slice_range(self._session, own, number)
             self._client.receive(self._client.deal(own, rows.start, len(rows)))
 
-    def keep(self, dealer: int, number: int, sealed: bytes) -> None:
+    def keep(self, dealer: int, number: int, sealed: bytes | memoryview) -> None:
         """Open a slice and keep it; MessageError if it is not what that dealer sealed for this client and place."""
         if not 0 <= dealer < self._session.num_clients:
             raise MessageError(f"client {dealer} does not exist among {self._session.num_clients}")

@@ -36,10 +36,12 @@ from .actions import (
 from .agreement import Agreement
 from .enrolment import check_begin
 from .messages import (
+    ANY_ROUND,
     FROM_COORDINATOR,
     Ack,
     Answered,
     Begin,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -56,8 +58,10 @@ from .messages import (
 )
 from .terms import Introduction, Terms
 
-_FLUSH_AFTER = 8  # slices
+_FLUSH_BYTES = 2**23  # of slices kept: then they are put on the disk for good, and acknowledged
+_FLUSH_SLICES = 256  # likewise
 _IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
+_LASTING_SECONDS = 10.0  # a connection that was of use for so long did not fail at once, whatever ended it
 _FAREWELL_SECONDS = 5.0  # for the coordinator to close the connection after the end
 NO_CHALLENGE = bytes(16)
 
@@ -83,17 +87,24 @@ class Site:
         index: int,
         introduce: Callable[[], Introduction],
         challenge: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+        instance: bytes = b"",
     ) -> None:
         """introduce: what this client brings: its rows, its part of a nonce, and the sharing that it holds.
 
         challenge: fresh bytes that the coordinator must sign; a runtime that signs whole bundles needs none.
+        instance: 8 bytes that no other process has; empty: chosen here, at random.
         """
         self._agreement, self._roster, self.index = agreement, roster, index
         self._introduce, self._make_challenge = introduce, challenge
+        self._instance = instance or secrets.token_bytes(8)
         self._member: Membership | None = None
         self.rounds_answered = 0
         self._final: Task | None = None
-        self.came_far = False  # whether this connection, or the last one, has come as far as a session
+        # Whether this connection, or the last one, was of use: slices were kept, a round came after an answered one, or
+        # it lasted. If so, the runtime may come back soon. A Begin alone is not enough: a coordinator with a full disk
+        # sends dealers away right after it.
+        self.came_far = False
+        self._heard_at: float | None = None  # the connection's first message
         self._reset()
 
     def _reset(self) -> None:
@@ -103,8 +114,10 @@ class Site:
         self._joined = self._ready = False
         self._pending: list[Work] = []  # asked for on this connection and not done
         self._kept: list[Ack] = []  # slices kept and not flushed
+        self._kept_bytes = 0
         self._flushing: list[Ack] = []
         self._answering: int | None = None
+        self._answered_round: int | None = None  # the last one on this connection
         self._newest: Task | None = None  # waits to be answered
         self._newest_round = -1
         self._idle_at: float | None = None
@@ -120,9 +133,9 @@ class Site:
     def connected(self, now: float) -> list[Action]:
         """There is a connection to the coordinator."""
         self._reset()
-        self._connected, self.came_far = True, False
+        self._connected, self.came_far, self._heard_at = True, False, None
         self._challenge = self._make_challenge()
-        return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode()))]
+        return [_send(Hello(self._introduce(), self._challenge, self._agreement.encode(), self._instance))]
 
     def resumed(self, terms: Terms, now: float) -> list[Action]:
         """Go on within a session that this client has joined before, in a process that has ended since.
@@ -136,13 +149,16 @@ class Site:
     def disconnected(self, now: float) -> list[Action]:
         """The connection has ended. What is being worked on is finished, and forgotten."""
         final_task = self._final
+        self.came_far = self.came_far or (self._heard_at is not None and now - self._heard_at >= _LASTING_SECONDS)
         self._reset()
         return [] if final_task is None else [Leave(final_task)]
 
-    def received(self, data: bytes, now: float) -> list[Action]:
+    def received(self, data: bytes | memoryview, now: float) -> list[Action]:
         """A message of the coordinator has come."""
         if not self._connected or self._leave_at is not None:
             return []
+        if self._heard_at is None:
+            self._heard_at = now
         try:
             return self._take(decode(data, FROM_COORDINATOR))
         except MessageError as error:
@@ -158,7 +174,8 @@ class Site:
         if isinstance(result, StoreError) and isinstance(work, AnswerTask):
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
         if isinstance(result, DresError) and not isinstance(result, MessageError):
-            return [GiveUp(result)]
+            hidden = f"{type(result).__name__}: see the log of this client"  # its words may be for this client alone
+            return [_send(Declined(ANY_ROUND, hidden)), GiveUp(result)]
         match work:
             case Join():
                 return self._has_joined(work, result)
@@ -230,7 +247,7 @@ class Site:
         if not isinstance(result, Membership):
             return [GiveUp(Refused(str(result)))]
         self._member, self._joining = result, False
-        self._joined = self.came_far = True
+        self._joined = True
         return self._report(result) if work.look else []
 
     def _report(self, member: Membership) -> list[Action]:
@@ -267,8 +284,10 @@ class Site:
         else:
             member.missing[work.dealer].discard(work.number)
             self._kept.append(Ack(work.dealer, work.number))
+            self._kept_bytes += len(work.sealed)
             actions = []
-        if len(self._kept) >= _FLUSH_AFTER or (self._kept and not any(member.missing)):
+        enough = self._kept_bytes >= _FLUSH_BYTES or len(self._kept) >= _FLUSH_SLICES
+        if enough or (self._kept and not any(member.missing)):
             return actions + self._flush()
         more_to_come = any(isinstance(work, Keep) for work in self._pending)
         self._idle_at = now + _IDLE_SECONDS if self._kept and not more_to_come else None
@@ -276,11 +295,12 @@ class Site:
 
     def _flush(self) -> list[Action]:
         self._idle_at = None
-        self._flushing, self._kept = self._flushing + self._kept, []
+        self._flushing, self._kept, self._kept_bytes = self._flushing + self._kept, [], 0
         return [self._do(Flush())]
 
     def _flushed(self) -> list[Action]:
         acks, self._flushing = self._flushing, []
+        self.came_far = self.came_far or bool(acks)
         actions: list[Action] = [_send(ack) for ack in acks]
         return actions + (self._ready_if_complete(self._member) if self._member is not None else [])
 
@@ -288,6 +308,8 @@ class Site:
 
     def _task(self, task: Task) -> list[Action]:
         """The newest task counts: an older one that was not begun is forgotten."""
+        if self._answered_round is not None and task.round_number > self._answered_round:
+            self.came_far = True
         self._newest, self._newest_round = task, task.round_number
         return [] if self._answering is not None else self._next_task()
 
@@ -304,8 +326,10 @@ class Site:
         if isinstance(result, MessageError):
             number, reason = work.task.round_number, str(result)
             actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
+            actions.append(_send(Declined(number, reason)))
         elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
             self.rounds_answered += 1
+            self._answered_round = work.task.round_number
             actions.append(_send(Answered(work.task.round_number, result)))
         return actions + self._next_task()
 

@@ -7,23 +7,26 @@ that nobody can make the others join a sharing that they had no part in. If all 
 sharing, that one is used again.
 """
 
+import hashlib
 import json
 import secrets
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from dresfl.errors import CheckpointError, MessageError, Refused
+from dresfl.errors import CheckpointError, DresError, MessageError, Refused
 from dresfl.protocol import Session
 
 from .agreement import Agreement, make_session, sharing_nonce
 
 NO_NONCE = bytes(32)
-FORMAT = "dresfl terms 2"
+FORMAT = "dresfl terms 3"
 _TAG = 16  # bytes of a contribution that stay the same as long as the client's secret and rows do
 _HEAD = struct.Struct("<16s32s16sH")
 _CLIENT = struct.Struct("<I32s")
+# what reading an altered file may end in
+_FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error)
 
 
 @final
@@ -120,38 +123,59 @@ class Terms:
             raise MessageError(f"terms of {count} clients list {len(clients)}")
         return cls(nonce, run_nonce, own_bytes, tuple(c[0] for c in clients), tuple(c[1] for c in clients))
 
-    def to_json(self) -> bytes:
-        """The terms as the coordinator's disk keeps them."""
+    def to_json(self, agreement: Agreement) -> bytes:
+        """The terms as the coordinator's disk keeps them, with what they are of and a digest of it all."""
         fields = {
             "format": FORMAT,
+            "agreement": agreement.digest.hex(),
+            "session": self.session(agreement).session_id.hex(),
             "nonce": self.nonce.hex(),
             "run_nonce": self.run_nonce.hex(),
             "own_bytes": self.own_bytes.hex(),
             "rows": list(self.rows),
             "contributions": [value.hex() for value in self.contributions],
         }
-        return (json.dumps(fields, indent=2) + "\n").encode()
+        return (json.dumps({**fields, "sha256": _digest(fields)}, indent=2) + "\n").encode()
 
     @classmethod
-    def from_json(cls, data: bytes, num_clients: int) -> "Terms":
-        """What `to_json` made, for a federation of this many clients."""
+    def from_json(cls, data: bytes, agreement: Agreement) -> "Terms":
+        """What `to_json` made under the same agreement."""
         try:
             fields = json.loads(data)
-            if fields["format"] != FORMAT:
+            digest = fields.pop("sha256", None)
+            if digest != _digest(fields) and (digest is not None or fields["format"] == FORMAT):
+                raise ValueError("they are damaged, since they do not have their digest")
+            if fields["format"] != FORMAT:  # older ones have no digest
                 raise ValueError(f"format {fields['format']!r} is not known here, {FORMAT!r} is")
+            if fields["agreement"] != agreement.digest.hex():
+                raise ValueError("they are of another agreement")
             terms = cls(
                 bytes.fromhex(fields["nonce"]),
                 bytes.fromhex(fields["run_nonce"]),
                 bytes.fromhex(fields["own_bytes"]),
-                tuple(int(rows) for rows in fields["rows"]),
+                tuple(_count(rows) for rows in fields["rows"]),
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
             )
-            if not len(terms.rows) == len(terms.contributions) == num_clients:
-                raise ValueError(f"they are of {len(terms.rows)} clients, not {num_clients}")
+            if not len(terms.rows) == len(terms.contributions) == agreement.num_clients:
+                raise ValueError(f"they are of {len(terms.rows)} clients, not {agreement.num_clients}")
             if cls.decode(terms.encode()) != terms:
                 raise ValueError("a nonce or a contribution has another length than it must have")
-        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+            if terms.session(agreement).session_id.hex() != fields["session"]:
+                raise ValueError("they are of another session than they say")
+        except (*_FOREIGN, DresError) as error:
+            reason = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
             raise CheckpointError(
-                f"the run's terms cannot be used: {error}", "choose another folder to start over"
+                f"the run's terms cannot be used: {reason}",
+                "restore terms.json from a backup, or choose another folder to start over",
             ) from error
         return terms
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is no number of rows")
+    return value
+
+
+def _digest(fields: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

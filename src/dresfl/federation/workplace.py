@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dresfl.errors import DresError, MessageError
 from dresfl.field import SecretSeed
-from dresfl.protocol import AnsweredRounds, Client, Session, ShareTable, Task, answer_from_shares
+from dresfl.protocol import AnsweredRounds, Client, Session, ShareTable, Task, encoded_answer
 from dresfl.sealing import Identity, Roster
 
 from .actions import AnswerTask, Deal, Flush, Join, Keep, KeepModel, Work
@@ -139,5 +139,4 @@ class Workplace:
 
     def _answer(self, task: Task) -> bytes:
         session, table = self._member
-        answer = answer_from_shares(session, self.index, table, self._store.answered(session), task)
-        return answer.encode(session)
+        return encoded_answer(session, self.index, table, self._store.answered(session), task)

@@ -5,6 +5,7 @@ from dresfl.kernels.cpu import ChainStep, Coded, Encoded
 from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
 from .byte_field import ByteField
 from .moduli import choose_moduli, modulus_limit, num_value_moduli
+from .packed_residues import PackedResidues, Residues, columns_of, unpacked
 from .random import Domain, PublicStream, SecretSeed
 from .reals import Reals
 from .residue_field import ResidueField

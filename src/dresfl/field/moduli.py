@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from dresfl.errors import FieldError
 from dresfl.kernels import SLACK
@@ -13,6 +14,7 @@ LARGEST_MODULUS = 2**24
 _SMALLEST_LIMIT = 2**22
 
 
+@lru_cache(maxsize=4096)
 def is_prime(n: int) -> bool:
     """Trial division: moduli have at most 24 bits."""
     return n >= 2 and all(n % d for d in range(2, math.isqrt(n) + 1))
@@ -30,6 +32,7 @@ def modulus_limit(inner_length: int) -> int:
     return max(_SMALLEST_LIMIT, min(LARGEST_MODULUS, widest))
 
 
+@lru_cache(maxsize=256)  # every session asks, and a federation makes many
 def choose_moduli(needed_bits: float, *, more_than: int, limit: int = LARGEST_MODULUS) -> tuple[int, ...]:
     """The fewest primes below `limit` that hold `needed_bits` and the headroom, ascending.
 

@@ -107,6 +107,12 @@ class PublicStream:
             return rounding_noise(self._key, domain, index, count)
         return self.uniform_of(domain, index, count)[0]
 
+    def uniform_from(self, domain: Domain, index: int, first: int, count: int) -> Tensor:
+        """Values first … first + count − 1 of `uniform`; `first` is a multiple of WORDS_PER_BLOCK."""
+        at = torch.tensor([index], device=self.device)
+        words = _words(self._key.expand(1, 8), at, count, domain, 0, first // WORDS_PER_BLOCK)
+        return (_unsigned(words)[0].to(torch.float64) + 0.5) * 2.0**-32
+
     def uniform_of(self, domain: Domain, indices: Tensor, count: int) -> Tensor:
         """`uniform` of each of the streams (domain, index), indices (R,) -> (R,count)."""
         return (self.words_of(domain, indices, count).to(torch.float64) + 0.5) * 2.0**-32
@@ -120,13 +126,13 @@ def _nonces(domain: Domain, indices: Tensor, attempt: int) -> Tensor:
     return nonces
 
 
-def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int) -> Tensor:
-    """Words (R,count) int32 of R streams: keys (R,8), rows (R,)."""
+def _words(keys: Tensor, rows: Tensor, count: int, domain: Domain, attempt: int, first_block: int = 0) -> Tensor:
+    """Words (R,count) int32 of R streams, from a block on: keys (R,8), rows (R,)."""
     blocks = -(-count // WORDS_PER_BLOCK)
     num_rows = rows.shape[0]
     out = chacha20_blocks(
         keys.repeat_interleave(blocks, 0),
-        torch.arange(blocks, dtype=torch.int32, device=keys.device).repeat(num_rows),
+        torch.arange(first_block, first_block + blocks, dtype=torch.int32, device=keys.device).repeat(num_rows),
         _nonces(domain, rows, attempt).repeat_interleave(blocks, 0),
     )
     return out.view(num_rows, blocks * WORDS_PER_BLOCK)[:, :count]

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
+from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import is_prime
+from .packed_residues import PackedResidues
 from .random import uniform_elements
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
@@ -78,6 +81,11 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         return torch.tensor(self.moduli, dtype=torch.float64, device=self.device)
 
     @cached_property
+    def cpu_moduli(self) -> Tensor:
+        """The moduli (M,) float64 in the host's memory, where messages are."""
+        return self._p.cpu()
+
+    @cached_property
     def _inv_p(self) -> Tensor:
         return 1.0 / self._p
 
@@ -109,8 +117,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """`lift` without the exception: the values, and how many of them lie beyond ±value_bound (a tensor)."""
         digits = self.digits(residues)
         flat = digits.reshape(len(self.moduli), -1)
-        exceeded = flat[self.num_value_moduli :].ne(0).any(0).sum()
-        return nearest_float64(flat, self._radix).view(digits.shape[1:]), exceeded
+        beyond = torch.zeros(flat.shape[1], dtype=torch.bool, device=flat.device)
+        for digit in flat[self.num_value_moduli :]:
+            beyond |= digit.ne(0)
+        return nearest_float64(flat, self._radix).view(digits.shape[1:]), beyond.sum()
 
     def lift_exact(self, residues: Tensor) -> list[int]:
         """The same integers as Python integers, flattened, without the headroom check: for test vectors and tests."""
@@ -128,6 +138,17 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         if compiled is not None:
             return compiled
         return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
+
+    def decode_lift_packed(
+        self, coefficients: Tensor, answers: Sequence[PackedResidues], first: int, last: int
+    ) -> tuple[Tensor, Tensor]:
+        """`decode_lift` of columns first … last − 1 of answers (M,P) that are still packed."""
+        if self.device != "cpu" or self.dtype != torch.float64:
+            piece = torch.stack([answer.columns(first, last) for answer in answers], 1)  # (M,R,·)
+            return self.decode_lift(coefficients, piece)
+        octets, size = [answer.octets for answer in answers], self.residue_bytes
+        total = packed_bytes.combine_columns(octets, coefficients, first, last, self._p, self._inv_p, size)
+        return self.lift_checked(total)
 
     def decode_lift_answers(self, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """`decode_lift` of answers (M,P) that lie apart: each is read once, and none is copied, where a CPU decodes."""
@@ -169,7 +190,30 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def pack(self, residues: Tensor) -> bytes:
         """Residues as little-endian integers in [0, p), `residue_bytes` each, channel-major."""
-        return cpu.pack(residues.to("cpu", torch.float64), self._p.cpu(), self.residue_bytes)
+        return self.pack_after(b"", [residues.reshape(len(self.moduli), -1)])
+
+    def pack_after(self, head: bytes, parts: Sequence[Tensor]) -> bytes:
+        """A message: `head`, then residues (M,n), packed, of which the parts (M,·) are runs of columns."""
+        columns = sum(part.shape[1] for part in parts)
+        message = np.empty(len(head) + len(self.moduli) * columns * self.residue_bytes, dtype=np.uint8)
+        message[: len(head)] = np.frombuffer(head, dtype=np.uint8)
+        octets, first = message[len(head) :], 0
+        for part in parts:
+            residues = part.to("cpu", torch.float64)
+            packed_bytes.pack_columns(residues, self.cpu_moduli, self.residue_bytes, octets, first)
+            first += part.shape[1]
+        return message.tobytes()
+
+    def checked(self, packed: bytes | memoryview, shape: Sequence[int]) -> PackedResidues:
+        """The residues (M,*shape) in `packed`, left as they are; a wrong length or a residue ≥ p is refused."""
+        full = (len(self.moduli), *shape)
+        expected = math.prod(full) * self.residue_bytes
+        if len(packed) != expected:
+            raise MessageError(f"{expected} bytes of residues expected, {len(packed)} came")
+        octets = packed_bytes.octets_of(packed)
+        if not packed_bytes.is_sound(octets, self.cpu_moduli, self.residue_bytes):
+            raise MessageError("a residue is not below its modulus")
+        return PackedResidues(self, octets, full)
 
     def unpack(self, packed: bytes | memoryview, shape: Sequence[int]) -> Tensor:
         """The residues (M,*shape) in `packed`; a wrong length or a residue ≥ p is refused."""
@@ -178,7 +222,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         if len(packed) != expected:
             raise MessageError(f"{expected} bytes of residues expected, {len(packed)} came")
         octets = torch.frombuffer(bytearray(packed or b"-"), dtype=torch.uint8)[:expected]
-        residues = cpu.unpack(octets, shape, self._p.cpu(), self.residue_bytes)
+        residues = cpu.unpack(octets, shape, self.cpu_moduli, self.residue_bytes)
         if residues is None:
             raise MessageError("a residue is not below its modulus")
         return residues.to(self.device, self.dtype)

@@ -338,4 +338,7 @@ def mlp(sizes: Sequence[int], *, input_bits: int, weight_bits: int) -> Network:
 
 def weights_sha256(weights: Tensor) -> str:
     """The fingerprint by which runs are compared: SHA-256 of the integer weights, little-endian int64."""
-    return hashlib.sha256(weights.cpu().to(torch.int64).contiguous().numpy().astype("<i8").tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for part in torch.split(weights.cpu().contiguous(), 2**16):  # a few at a time: no second copy of a large model
+        digest.update(part.to(torch.int64).numpy().astype("<i8", copy=False).data)
+    return digest.hexdigest()

@@ -4,4 +4,4 @@ To add a method, add a file with a class that derives from `Method`. Nothing els
 and `Optimizer(method=...)`, TOML, checkpoints and the rounds on a GPU take what it declares.
 """
 
-from .optimizer import Method, Optimizer, State, methods, squared_norm
+from .optimizer import Method, Optimizer, State, methods, squared_norm, squared_norm_of

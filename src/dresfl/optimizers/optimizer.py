@@ -9,7 +9,7 @@ import importlib
 import math
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, final, get_args
@@ -89,22 +89,28 @@ class Optimizer:
         return rate, *self._method.factors(self, steps)
 
     def update(
-        self, state: Moments, factors: Sequence[float] | Tensor, gradient: Tensor, weights: Tensor
+        self,
+        state: Moments,
+        factors: Sequence[float] | Tensor,
+        gradient: Tensor,
+        weights: Tensor,
+        squares: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """The real update to subtract from the real weights, and the moments after it.
 
-        factors: from `factors`, as numbers or as a tensor. Nothing here looks at a value on the host.
+        factors: from `factors`, as numbers or as a tensor. squares: the whole gradient's `squared_norm`, for callers
+        that have it; needed if `gradient` is a part of it. Nothing here looks at a value on the host.
         """
         rate, *others = factors
-        direction, moments = self._method.direction(self, state, others, self._clipped(gradient))
+        direction, moments = self._method.direction(self, state, others, self._clipped(gradient, squares))
         if self.weight_decay:
             direction = direction + weights * self.weight_decay
         return direction * rate, moments
 
-    def _clipped(self, gradient: Tensor) -> Tensor:
+    def _clipped(self, gradient: Tensor, squares: Tensor | None) -> Tensor:
         if not self.max_norm:
             return gradient
-        norm = squared_norm(gradient).sqrt()
+        norm = (squared_norm(gradient) if squares is None else squares).sqrt()
         limit = torch.full_like(norm, self.max_norm)
         return gradient * torch.where(norm > limit, limit / norm, torch.ones_like(norm))
 
@@ -151,11 +157,36 @@ def methods() -> dict[str, type[Method]]:
 
 def squared_norm(values: Tensor) -> Tensor:
     """The sum of squares, a 0-dimensional tensor, added as a balanced tree of fixed shape: the same bits everywhere."""
-    summed = squares_by_sixteen(values)
-    squares = values * values if summed is None else summed
-    size = 1 << max(0, (squares.numel() - 1).bit_length())
-    squares = torch.nn.functional.pad(squares, (0, size - squares.numel()))
-    while size > 1:
-        size //= 2
-        squares = squares[:size] + squares[size:]
+    summed = squares_by_sixteen(values)  # the first four levels of the tree, where a GPU adds them in one pass
+    if summed is not None:
+        return _tree_sum(torch.nn.functional.pad(summed, (0, _power_of_two(summed.numel()) - summed.numel())))
+    return squared_norm_of(lambda first, last: values[first:last], values.numel(), max(1, values.numel()))
+
+
+def squared_norm_of(part: Callable[[int, int], Tensor], count: int, block: int) -> Tensor:
+    """`squared_norm` of `count` values that are made a block at a time: part(first, last).
+
+    The tree adds value i and value i + half first, half being the largest power of two below `count`; then the sums i
+    and i + half/2; and so on. Values beyond the last one count as zero.
+    """
+    half = max(1, _power_of_two(count) // 2)
+    squares = part(0, 0).new_zeros(half)
+    for first in range(0, half, block):
+        for start in (first, first + half):
+            values = part(start, max(start, min(start + block, start - first + half, count)))
+            squares[first : first + values.numel()] += values * values
+    return _tree_sum(squares)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest power of two that is not below `count`."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _tree_sum(squares: Tensor) -> Tensor:
+    """The sum of a power of two of values: the second half is added to the first, and so on. It overwrites them."""
+    half = squares.numel()
+    while half > 1:
+        half //= 2
+        squares[:half] += squares[half : 2 * half]
     return squares[0]

@@ -3,18 +3,20 @@
 No I/O, no clock, no threads.
 """
 
-from .client import Client, answer_from_shares, rows_to_share
+from .client import Client, answer_from_shares, encoded_answer, rows_to_share
 from .evaluation import Evaluation
 from .messages import Answer, Share, Task
 from .round import (
     coded_gradient,
     coded_gradient_parts,
+    decode_answers,
     decode_sum,
     encode_rows,
     encoded_gradient,
     expand_masks,
     mask_rows,
     step,
+    step_in_blocks,
 )
 from .session import BatchRows, Session, choose_field, most_client_rows
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable

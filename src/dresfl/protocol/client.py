@@ -11,7 +11,7 @@ from dresfl.field import SecretSeed
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
-from .round import coded_gradient, encode_rows
+from .round import coded_gradient, coded_gradient_parts, encode_rows
 from .session import Session
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
@@ -108,6 +108,19 @@ class Client:
 
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
     """A client's answer to a task. It needs the shares only, not the client's rows or its secret."""
+    coded = _claimed_rows(session, index, held, answered, task)
+    return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])
+
+
+def encoded_answer(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> bytes:
+    """`answer_from_shares` as a message. The gradient's parts are packed one by one, so that it is copied once."""
+    coded = _claimed_rows(session, index, held, answered, task)
+    parts = coded_gradient_parts(session, session.field, task.weights, coded)  # (M,1,·)
+    return Answer.encode_parts(task.round_number, index, [part[:, 0] for part in parts], session)
+
+
+def _claimed_rows(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Tensor:
+    """The coded rows (M,1,B,W) of the task's batch. The round is claimed for the task's weights first."""
     if any(held.missing(dealer) for dealer in range(session.num_clients)):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
     if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
@@ -117,5 +130,4 @@ def answer_from_shares(session: Session, index: int, held: ShareTable, answered:
         )
     batch = session.batch_rows(task.round_number)
     rows = held.rows(batch.dealers, batch.rows)  # (M,B,W)
-    coded = rows.unsqueeze(1).to(session.device, session.field.dtype)  # (M,1,B,W)
-    return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])
+    return rows.unsqueeze(1).to(session.device, session.field.dtype)

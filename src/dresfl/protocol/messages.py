@@ -8,17 +8,21 @@
 The identity is the sharing's for a Share, which outlives a run, and the session's for the others.
 Residues are packed in 1, 2 or 3 bytes each, channel-major. A wrong version, kind, identity, length or number, or a
 residue not below its modulus: refused with MessageError, before anything is used.
+
+What is decoded shares the memory of the message: residues stay packed, and nothing of a large model is copied.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ResidueSystem
+from dresfl.field import PackedResidues, Residues, ResidueSystem
 
 from .session import Session
 
@@ -29,7 +33,9 @@ _TASK = struct.Struct("<I")
 _ANSWER = struct.Struct("<IH")
 
 
-def _open(data: bytes, identity: bytes, kind: int, body: struct.Struct) -> tuple[tuple[int, ...], memoryview]:
+def _open(
+    data: bytes | memoryview, identity: bytes, kind: int, body: struct.Struct
+) -> tuple[tuple[int, ...], memoryview]:
     """Check the header; return the body's fixed fields and what follows them."""
     if len(data) < _HEADER.size + body.size:
         raise MessageError(f"a message of {len(data)} bytes is too short")
@@ -47,6 +53,12 @@ def _open(data: bytes, identity: bytes, kind: int, body: struct.Struct) -> tuple
     return body.unpack_from(data, _HEADER.size), memoryview(data)[_HEADER.size + body.size :]
 
 
+def _encoded(head: bytes, residues: Residues, field: ResidueSystem) -> bytes:
+    if isinstance(residues, PackedResidues):
+        return head + residues.octets.tobytes()
+    return field.pack_after(head, [residues.reshape(len(field.moduli), -1)])
+
+
 def _client(session: Session, index: int) -> int:
     if index >= session.num_clients:
         raise MessageError(f"client {index} does not exist among {session.num_clients}")
@@ -61,7 +73,7 @@ class Share:
     dealer: int
     receiver: int
     first_row: int
-    residues: Tensor
+    residues: Residues
 
     KIND = 1
 
@@ -74,15 +86,15 @@ class Share:
     def encode(self, session: Session) -> bytes:
         head = _HEADER.pack(VERSION, self.KIND, session.sharing_id)
         body = _SHARE.pack(self.dealer, self.receiver, self.first_row, self.residues.shape[1])
-        return head + body + session.field.pack(self.residues)
+        return _encoded(head + body, self.residues, session.field)
 
     @classmethod
-    def decode(cls, data: bytes, session: Session) -> "Share":
+    def decode(cls, data: bytes | memoryview, session: Session) -> "Share":
         (dealer, receiver, first, rows), rest = _open(data, session.sharing_id, cls.KIND, _SHARE)
         _client(session, receiver)
         if rows < 1 or first + rows > session.coded_rows(_client(session, dealer)):
             raise MessageError(f"rows {first}..{first + rows} do not exist at client {dealer}")
-        return cls(dealer, receiver, first, session.field.unpack(rest, (rows, session.row_width)))
+        return cls(dealer, receiver, first, session.field.checked(rest, (rows, session.row_width)))
 
 
 @final
@@ -96,32 +108,33 @@ class Task:
     KIND = 2
 
     def encode(self, session: Session) -> bytes:
-        if bool(((self.weights <= -(2**31)) | (self.weights >= 2**31)).any()):
+        weights = self.weights.cpu()
+        low, high = (int(bound) for bound in weights.aminmax()) if weights.numel() else (0, 0)
+        if low <= -(2**31) or high >= 2**31:
             raise MessageError("a weight does not fit 32 bits", "the training diverged: lower the learning rate")
-        head = _HEADER.pack(VERSION, self.KIND, session.session_id)
-        words = self.weights.to(torch.int32).contiguous().numpy().astype("<i4")
-        return head + _TASK.pack(self.round_number) + words.tobytes()
+        head = _HEADER.pack(VERSION, self.KIND, session.session_id) + _TASK.pack(self.round_number)
+        return head + weights.to(torch.int32).numpy().astype("<i4", copy=False).data
 
     @classmethod
-    def decode(cls, data: bytes, session: Session) -> "Task":
+    def decode(cls, data: bytes | memoryview, session: Session) -> "Task":
         (round_number,), rest = _open(data, session.session_id, cls.KIND, _TASK)
         expected = 4 * session.network.num_parameters
         if len(rest) != expected:
             raise MessageError(f"{expected} bytes of weights expected, {len(rest)} came")
-        weights = torch.frombuffer(bytearray(rest), dtype=torch.int32).to(torch.int64)
-        if bool((weights == -(2**31)).any()):
+        weights = np.frombuffer(rest, "<i4").astype(np.int64)
+        if int(weights.min(initial=0)) == -(2**31):
             raise MessageError("a weight of -2^31 is never sent")
-        return cls(round_number, weights)
+        return cls(round_number, torch.from_numpy(weights))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """One client's coded gradient for one round: residues (M,P)."""
+    """One client's coded gradient for one round: residues (M,P), still packed if they came in a message."""
 
     round_number: int
     client: int
-    residues: Tensor
+    residues: Residues
 
     KIND = 3
 
@@ -130,16 +143,22 @@ class Answer:
 
     def encode(self, session: Session) -> bytes:
         head = _HEADER.pack(VERSION, self.KIND, session.session_id)
-        return head + _ANSWER.pack(self.round_number, self.client) + session.field.pack(self.residues)
+        return _encoded(head + _ANSWER.pack(self.round_number, self.client), self.residues, session.field)
 
     @classmethod
-    def decode(cls, data: bytes, session: Session) -> "Answer":
+    def encode_parts(cls, round_number: int, client: int, parts: Sequence[Tensor], session: Session) -> bytes:
+        """The message of an answer whose residues are runs of columns (M,·)."""
+        head = _HEADER.pack(VERSION, cls.KIND, session.session_id) + _ANSWER.pack(round_number, client)
+        return session.field.pack_after(head, parts)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, session: Session) -> "Answer":
         (round_number, client), rest = _open(data, session.session_id, cls.KIND, _ANSWER)
-        residues = session.field.unpack(rest, (session.network.num_parameters,))
+        residues = session.field.checked(rest, (session.network.num_parameters,))
         return cls(round_number, _client(session, client), residues)
 
     @classmethod
-    def decode_from(cls, client: int, data: bytes, session: Session) -> "Answer":
+    def decode_from(cls, client: int, data: bytes | memoryview, session: Session) -> "Answer":
         """An answer that came from this client, as the transport knows: it must say the same."""
         answer = cls.decode(data, session)
         if answer.client != client:

@@ -12,12 +12,15 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl.field import ResidueSystem
+from dresfl.field import Domain, PackedResidues, Residues, ResidueSystem, columns_of
 from dresfl.kernels import largest_magnitude
-from dresfl.optimizers import Optimizer, State, squared_norm
+from dresfl.optimizers import Optimizer, State, squared_norm, squared_norm_of
 from dresfl.quantize import gradient_reals, stepped_integers, weight_reals
 
 from .session import Session
+
+_COLUMNS = 2**13  # coordinates decoded together: answers of that width, as tensors, stay in a CPU's cache
+_BLOCK = 2**15  # coordinates stepped together, likewise
 
 # -- encode ----------------------------------------------------------------------------------------------------------
 
@@ -93,9 +96,28 @@ def decode_sum(field: ResidueSystem, coefficients: Tensor, pieces: Iterable[Tens
     return torch.cat(integers), torch.stack(exceeded).sum()
 
 
-def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """`decode_sum` of R whole answers (M,P), which need not lie side by side."""
-    return field.decode_lift_answers(coefficients, answers)
+def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence[Residues]) -> tuple[Tensor, Tensor]:
+    """`decode_sum` of R whole answers (M,P), packed or not, which need not lie side by side.
+
+    They are taken a few columns at a time: beyond the answers and the result this needs hardly any memory.
+    """
+    whole = [answer for answer in answers if isinstance(answer, Tensor)]
+    if len(whole) == len(answers):
+        return field.decode_lift_answers(coefficients, whole)
+    size = answers[0].shape[1]
+    integers = torch.empty(size, dtype=torch.float64, device=field.device)
+    exceeded = torch.zeros((), dtype=torch.int64, device=field.device)
+    packed = [answer for answer in answers if isinstance(answer, PackedResidues)]
+    for first in range(0, size, _COLUMNS):
+        last = min(first + _COLUMNS, size)
+        if len(packed) == len(answers):
+            values, beyond = field.decode_lift_packed(coefficients, packed, first, last)
+        else:
+            piece = torch.stack([columns_of(answer, first, last) for answer in answers], 1)  # (M,R,columns)
+            values, beyond = field.decode_lift(coefficients, piece)
+        integers[first:last] = values
+        exceeded += beyond
+    return integers, exceeded
 
 
 # -- step ------------------------------------------------------------------------------------------------------------
@@ -126,12 +148,69 @@ def step(
 
     factors: the optimiser's, for this step. noise (P,): uniform in (0, 1), for the stochastic rounding.
     """
+    whole = slice(0, integers.numel())
+    gradient = _gradient(session, integers, whole)
+    squares = squared_norm(gradient)
+    moved, after = _stepped(session, optimizer, weights, moments, gradient, factors, noise, squares, whole)
+    return Step(moved.to(torch.int64), after, largest_magnitude(integers), squares, largest_magnitude(moved))
+
+
+def step_in_blocks(
+    session: Session,
+    optimizer: Optimizer,
+    weights: Tensor,
+    moments: Mapping[str, Tensor],
+    integers: Tensor,
+    factors: Sequence[float],
+    round_number: int,
+) -> Step:
+    """`step` with the round's noise, bit for bit, a few coordinates at a time: what a CPU holds in its cache.
+
+    Beyond what it is given and what it returns, it needs memory for half the squares of the gradient. The moments are
+    those that `moments` names.
+    """
+    size = integers.numel()
+    squares = squared_norm_of(lambda first, last: _gradient(session, integers, slice(first, last)), size, _BLOCK)
+    after_weights, after = torch.empty_like(weights), {name: torch.empty_like(value) for name, value in moments.items()}
+    peaks, reaches = [], []
+    for first in range(0, size, _BLOCK):
+        place = slice(first, min(first + _BLOCK, size))
+        noise = session.device_stream.uniform_from(Domain.ROUNDING, round_number, first, place.stop - first)
+        gradient = _gradient(session, integers, place)
+        moved, moved_moments = _stepped(session, optimizer, weights, moments, gradient, factors, noise, squares, place)
+        after_weights[place] = moved
+        for name, value in moved_moments.items():
+            after[name][place] = value
+        peaks.append(integers[place].abs().max())
+        reaches.append(moved.abs().max())
+    return Step(after_weights, after, torch.stack(peaks).max(), squares, torch.stack(reaches).max())
+
+
+def _gradient(session: Session, integers: Tensor, place: slice) -> Tensor:
+    """The mean gradient at some coordinates, real."""
     network, device = session.network, str(integers.device)
-    scales = network.weight_scales_on(device)
-    gradient = gradient_reals(integers, network.gradient_scales_on(device), session.batch_size * session.num_shards)
-    before = weights.to(torch.float64)
+    if place == slice(0, integers.numel()):
+        scales = network.gradient_scales_on(device)
+    else:  # the same powers of two, without a list of them all
+        scales = 2.0 ** (2 * network.out_scale) / network.weight_scales_on(device)[place]
+    return gradient_reals(integers[place], scales, session.batch_size * session.num_shards)
+
+
+def _stepped(
+    session: Session,
+    optimizer: Optimizer,
+    weights: Tensor,
+    moments: Mapping[str, Tensor],
+    gradient: Tensor,
+    factors: Sequence[float] | Tensor,
+    noise: Tensor,
+    squares: Tensor,
+    place: slice,
+) -> tuple[Tensor, State]:
+    """Integer weights, as float64, and moments after a step at some coordinates; gradient, noise: at these."""
+    scales = session.network.weight_scales_on(str(gradient.device))[place]
+    before = weights[place].to(torch.float64)
+    held = {name: value[place] for name, value in moments.items()}
     reals = weight_reals(before, scales) if optimizer.weight_decay else before  # only the decay looks at them
-    update, after = optimizer.update(moments, factors, gradient, reals)
-    moved = stepped_integers(before, update, scales, noise)
-    peak, reach = largest_magnitude(integers), largest_magnitude(moved)
-    return Step(moved.to(torch.int64), after, peak, squared_norm(gradient), reach)
+    update, after = optimizer.update(held, factors, gradient, reals, squares)
+    return stepped_integers(before, update, scales, noise), after

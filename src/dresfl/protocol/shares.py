@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
+from dresfl.field import Residues, unpacked
 
 from .session import Session
 
@@ -19,7 +20,7 @@ class ShareTable(ABC):
     """The coded rows that one client was dealt, by dealer and row. The client has checked dealer, rows and shape."""
 
     @abstractmethod
-    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
+    def put(self, dealer: int, first_row: int, residues: Residues) -> None:
         """Keep rows first_row … of a dealer: residues (M,rows,W). Rows that are held already must be the same."""
 
     @abstractmethod
@@ -58,13 +59,13 @@ class MemoryTable(ShareTable):
     def __reduce__(self) -> NoReturn:
         raise TypeError("shares are not pickled")
 
-    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
-        moduli, count, width = residues.shape
+    def put(self, dealer: int, first_row: int, residues: Residues) -> None:
+        coming = unpacked(residues).to("cpu", torch.int32)
+        moduli, count, width = coming.shape
         if dealer not in self._held:
             self._held[dealer] = torch.zeros((moduli, self._session.coded_rows(dealer), width), dtype=torch.int32)
         place = slice(first_row, first_row + count)
         held, known = self._held[dealer][:, place], ~self._absent[dealer][place]
-        coming = residues.to("cpu", torch.int32)
         if not torch.equal(held[:, known], coming[:, known]):
             raise MessageError(f"dealer {dealer} sent other residues for rows it had shared already")
         held.copy_(coming)

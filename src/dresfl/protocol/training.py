@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import CheckpointError, MessageError
-from dresfl.field import Domain
+from dresfl.field import Domain, Residues
 from dresfl.optimizers import Optimizer, State
 
 from .messages import Answer, Task
-from .round import decode_answers, step
+from .round import decode_answers, step, step_in_blocks
 from .session import Session
 
 WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
@@ -57,7 +57,7 @@ class Training:
         self.round_number = 0
         self.weights = session.network.initial_weights(session.stream).to(session.device)  # (P,) int64
         self._state = optimizer.initial_state(session.network.num_parameters, session.device)
-        self._answers: dict[int, Tensor] = {}
+        self._answers: dict[int, Residues] = {}  # packed ones share the memory of the messages they came in
 
     @property
     def done(self) -> bool:
@@ -89,6 +89,7 @@ class Training:
         survivors = tuple(sorted(self._answers))
         coefficients = self.session.code.sum_decoder(survivors)
         decoded = decode_answers(self.session.field, coefficients, [self._answers[j] for j in survivors])
+        self._answers = {}  # the step needs memory, too
         return self._step(*decoded, survivors)
 
     def skip(self) -> RoundRecord:
@@ -109,8 +110,11 @@ class Training:
             reason = f"{int(exceeded)} of {integers.numel()} decoded values exceed {bits:.0f} bits"
             return self.close(RoundRecord(number, "refused", survivors, reason=reason))
         factors = self.optimizer.factors(self.optimizer.rate(number, self.rounds), self.steps + 1)
-        noise = self.session.device_stream.uniform(Domain.ROUNDING, number, integers.numel())
-        taken = step(self.session, self.optimizer, self.weights, self._state, integers, factors, noise)
+        now = self.session, self.optimizer, self.weights, self.moments, integers, factors
+        if integers.device.type == "cpu":
+            taken = step_in_blocks(*now, number)
+        else:
+            taken = step(*now, self.session.device_stream.uniform(Domain.ROUNDING, number, integers.numel()))
         if not float(taken.reach) < WEIGHT_LIMIT:
             reason = f"a weight would leave ±2^31 ({float(taken.reach):.3g}): the training diverged"
             return self.close(RoundRecord(number, "refused", survivors, reason=reason))

@@ -26,14 +26,16 @@ from dresfl.federation.actions import (
     Value,
 )
 from dresfl.federation.messages import Relayed
-from dresfl.files import write_atomic
+from dresfl.files import disk, write_atomic
 from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.sealing import Identity, Roster
+from dresfl.storage.at_rest import StorageKey, open_file, seal_file
 from dresfl.storage.spool import Spool
 
 from .log import Log as WriteLog
 
 OnNetwork = Send | SendSlice | Close | Finish
+_TERMS = "terms"  # the role of terms.json, if it is sealed
 
 
 @final
@@ -50,19 +52,22 @@ class CoordinatorHost:
         make_training: Callable[[Session], Training],
         watch: Callable[[RoundRecord, int], None],
         log: WriteLog,
+        key: StorageKey | None = None,
     ) -> None:
         """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
 
-        What `watch` writes must be on the disk when it returns, or follow again from what is.
+        What `watch` writes must be on the disk when it returns, or follow again from what is. key: seals the terms.
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
-        self._watch, self._log = watch, log
+        self._agreement, self._watch, self._log, self._key = agreement, watch, log, key
         self.most_bytes = largest_message(agreement)  # of a message
         self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
         self._spool: Spool | None = None
         terms = None
         if self._terms_path.exists():
-            terms = Terms.from_json(self._terms_path.read_bytes(), agreement.num_clients)
+            with disk(self._terms_path, "read"):
+                data = self._terms_path.read_bytes()
+            terms = Terms.from_json(open_file(key, data, _TERMS, self._terms_path), agreement)
         self.machine = Coordinator(settings, agreement, identity, roster, make_training, terms, self._open_spool)
 
     def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
@@ -80,8 +85,12 @@ class CoordinatorHost:
     def disconnected(self, client: int) -> list[OnNetwork]:
         return self._carry_out(self.machine.disconnected(client, time.monotonic()))
 
-    def received(self, client: int, data: bytes) -> list[OnNetwork]:
-        return self._carry_out(self.machine.received(client, data, time.monotonic()))
+    def received(self, client: int, *messages: bytes | memoryview) -> list[OnNetwork]:
+        """Messages of a client, in their order. What the machine asks for is carried out message by message."""
+        now, on_network = time.monotonic(), list[OnNetwork]()
+        for data in messages:
+            on_network += self._carry_out(self.machine.received(client, data, now))
+        return on_network
 
     def slice_lost(self, lost: SendSlice) -> list[OnNetwork]:
         return self._carry_out(self.machine.slice_lost(lost.receiver, lost.dealer, lost.number))
@@ -96,6 +105,11 @@ class CoordinatorHost:
         return None if at is None else max(0.0, at - time.monotonic())
 
     # -- the disk --------------------------------------------------------------------------------------------
+
+    def slice_in_memory(self, wanted: SendSlice) -> Relayed | None:
+        """A slice that is to be sent, if it need not be read from the disk."""
+        sealed = self._slices.in_memory(wanted.receiver, wanted.dealer, wanted.number)
+        return None if sealed is None else Relayed(wanted.dealer, wanted.number, sealed)
 
     def stored_slice(self, wanted: SendSlice) -> Relayed | None:
         """A slice that is to be sent; None if the disk has lost it: then `slice_lost` must be told."""
@@ -116,7 +130,8 @@ class CoordinatorHost:
                 case Log():
                     self._log(action.event, **action.fields)
                 case StoreTerms():
-                    write_atomic(self._terms_path, action.terms.to_json(), private=True)
+                    sealed = seal_file(self._key, action.terms.to_json(self._agreement), _TERMS)
+                    write_atomic(self._terms_path, sealed, private=True)
                 case Record():
                     self._watch(action.record, action.answers)
                 case StoreSlice():

@@ -11,7 +11,13 @@ try:
 except ImportError as error:
     raise UsageError(f"{error.name} is not installed", "pip install 'dresfl[network]'") from error
 
-from .certificates import CertificateAuthority, certificate_request, certificate_spki_sha256, check_certificate
+from .certificates import (
+    CertificateAuthority,
+    certificate_request,
+    certificate_spki_sha256,
+    check_certificate,
+    valid_until,
+)
 from .envelope import OVERHEAD, SealContext, open_sealed, seal
 from .identity import Card, Identity, Member, spoken
 from .roster import Roster

@@ -136,6 +136,11 @@ def check_certificate(certificate: bytes, member: Member, now: datetime.datetime
         )
 
 
+def valid_until(certificate: bytes) -> float:
+    """When a PEM certificate ends, in seconds since 1970."""
+    return _parse(certificate, "the certificate").not_valid_after_utc.timestamp()
+
+
 def describe(certificate: bytes) -> dict[str, str]:
     """What a person compares: the name, the key as in the card, its fingerprint, and until when it is valid."""
     found = _parse(certificate, "the certificate")

@@ -79,7 +79,7 @@ def seal_with_ephemeral(
     return bytes([VERSION]) + public + ChaCha20Poly1305(key).encrypt(_NONCE, plaintext, context.encode())
 
 
-def open_sealed(identity: Identity, sender: Member, context: SealContext, sealed: bytes) -> bytes:
+def open_sealed(identity: Identity, sender: Member, context: SealContext, sealed: bytes | memoryview) -> bytes:
     """The plaintext that `sender` sealed for `identity` in this context; anything else raises SealError."""
     if len(sealed) < OVERHEAD:
         raise SealError(f"an envelope of {len(sealed)} bytes is too short")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn, final
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -255,7 +255,7 @@ def load_tls_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         pem = read_file(path, _FILE_LIMIT, private=True, error=IdentityError)
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError):  # TypeError: encrypted. The library's message might quote the file
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: encrypted. Their words might quote the file
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"{path} holds no unencrypted elliptic-curve key in PEM", "restore it from your backup")

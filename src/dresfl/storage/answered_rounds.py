@@ -5,10 +5,13 @@ The file is a list of records of 64 bytes, little-endian, in the order of answer
     round u32 | SHA-256 of the weights, 32 bytes | check 28 bytes
 
 check = SHA-256("dresfl answered" | session_id | number of the record u64 | the first 36 bytes), cut. A record is on the
-disk before its answer leaves. The file grows by chunks of bytes 255, flushed before a record is put into them; so a
-record does not change the file's size, and is one write within one sector, done or not done. Thus a crash leaves whole
-records, and perhaps an unfinished chunk after the last full one, which is made again. Whatever else is not as it should
-be is damage, and refused.
+disk before its answer leaves. The file is made with a chunk of bytes 255, and grows by another before the last place of
+a chunk is filled; so a record does not change the file's size, and is one write within one sector, done or not done.
+Thus a crash leaves whole records, at least one free place after them, and perhaps an unfinished chunk, which is made
+again. Whatever else is not as it should be is damage, and refused: a file that was cut has no free place at its end.
+
+Nothing here is secret: hashes of weights that the coordinator chose. So a storage key does not seal it. Nor would a key
+keep somebody who writes to this disk from putting an older file back.
 """
 
 import errno
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import StoreError
-from dresfl.files import disk, read_private, sync_folder
+from dresfl.files import disk, read_private, write_atomic
 from dresfl.protocol import AnsweredRounds
 
 _RECORD = struct.Struct("<I32s28s")
@@ -37,12 +40,12 @@ class AnswerLog(AnsweredRounds):
         self._answered: dict[int, bytes] = {}
         self._length = 0  # bytes of records
         self._file = -1
+        with disk(path, "open"):
+            if not path.exists():
+                write_atomic(path, _FREE * _CHUNK, private=True, error=StoreError)
         self._read()
         with disk(path, "open"):
-            new = not path.exists()
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            if new:
-                sync_folder(path.parent)
+            self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
 
     def _read(self) -> None:
         data = read_private(self.path, _LARGEST) or b""
@@ -52,13 +55,18 @@ class AnswerLog(AnsweredRounds):
                 break
             self._answered[round_number] = weights
             self._length += _RECORD.size
-        used, rest = self._length % _CHUNK, data[self._length :]
-        sound = rest == _FREE * (_CHUNK - used) if used else len(rest) <= _CHUNK and not rest.strip(b"\0" + _FREE)
+        free, rest = _CHUNK - self._length % _CHUNK, data[self._length :]
+        more = rest[free:]  # there only if the next chunk was being made: then one place of this one is free
+        sound = rest[:free] == _FREE * free and (not more or (free == _RECORD.size and self._unfinished(more)))
         if not sound:
             raise StoreError(
                 f"{self.path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
                 "restore the file, or begin a new run: a batch must not be answered for two sets of weights",
             )
+
+    @staticmethod
+    def _unfinished(more: bytes) -> bool:
+        return len(more) <= _CHUNK and not more.strip(b"\0" + _FREE)
 
     def _check(self, number: int, round_number: int, weights: bytes) -> bytes:
         place = struct.pack("<QI", number, round_number)
@@ -72,16 +80,16 @@ class AnswerLog(AnsweredRounds):
         if known is None:
             check = self._check(self._length // _RECORD.size, round_number, weights)
             with disk(self.path, "write"):
-                if not self._length % _CHUNK:
-                    self._write(_FREE * _CHUNK)
-                self._write(_RECORD.pack(round_number, weights, check))
+                if (self._length + _RECORD.size) % _CHUNK == 0:
+                    self._write(_FREE * _CHUNK, self._length + _RECORD.size)
+                self._write(_RECORD.pack(round_number, weights, check), self._length)
             self._length += _RECORD.size
             self._answered[round_number] = known = weights
         return known == weights
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, place: int) -> None:
         """Put bytes after the records, over whatever a failed attempt left there."""
-        if os.pwrite(self._file, data, self._length) < len(data):
+        if os.pwrite(self._file, data, place) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fdatasync(self._file)
 

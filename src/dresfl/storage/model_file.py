@@ -3,15 +3,17 @@
 It is a safetensors file. Its tensors are the real weights, exact in float64: `layers.I.weight` (inputs, outputs) and
 `layers.I.bias`. Its metadata has one key, `dresfl`, whose value is canonical JSON:
 
-    format          "dresfl model 2"
+    format          "dresfl model 3"
     layers          the layers in order, each with its kind
     input_shape, input_bits, weight_bits, shift, input_bound
     classes         the names of the classes; empty if nobody gave any
     weights_sha256  of the integer weights, checked on reading
+    sha256          of this JSON without the key sha256, checked on reading
 
 The bytes follow from these values alone, so the coordinator and every client of a run hold the same file.
 """
 
+import hashlib
 import json
 import math
 import tomllib
@@ -29,8 +31,9 @@ from dresfl.model import Network, layer_from_dict, weights_sha256
 
 from .tensors import decode_tensors
 
-FORMAT = "dresfl model 2"
-_OLD_FORMAT = "dresfl model 1"
+FORMAT = "dresfl model 3"
+_FORMAT_OF_0_2 = "dresfl model 2"  # the same without `sha256`
+_FORMAT_OF_0_1 = "dresfl model 1"
 _WEIGHT_LIMIT = 2.0**31
 
 
@@ -46,13 +49,13 @@ class StoredModel:
     classes: tuple[str, ...] = ()
 
 
-def write_model(path: Path, model: StoredModel) -> None:
-    """Write a model file, atomically."""
-    write_atomic(path, encode_model(model))
+def write_model(path: Path, model: StoredModel, *, private: bool = False) -> None:
+    """Write a model file, atomically. private: with mode 0600."""
+    write_atomic(path, encode_model(model), private=private)
 
 
 def read_model(path: Path) -> StoredModel:
-    """Read a model file of dresfl 0.2 or 0.1. ModelError names the file that is damaged or of another format."""
+    """Read a model file, also one of 0.2 or 0.1. ModelError names the file that is damaged or of another format."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -74,6 +77,7 @@ def encode_model(model: StoredModel) -> bytes:
         "classes": list(model.classes),
         "weights_sha256": weights_sha256(model.weights),
     }
+    described["sha256"] = _digest(described)
     header: dict[str, Any] = {"__metadata__": {"dresfl": _canonical(described)}}
     values, end = [], 0
     for name, tensor in network.tensors(model.weights).items():
@@ -94,13 +98,15 @@ def decode_model(data: bytes, source: str) -> StoredModel:
         raise ModelError(f"{source} is damaged or is no model: {error}", "get an unaltered copy") from error
     described = meta.get("dresfl", meta)
     found = described.get("format") if isinstance(described, Mapping) else None
-    if not isinstance(described, Mapping) or found not in (FORMAT, _OLD_FORMAT):
+    if not isinstance(described, Mapping) or found not in (FORMAT, _FORMAT_OF_0_2, _FORMAT_OF_0_1):
         raise ModelError(
-            f"{source} has the format {found!r}, but {FORMAT!r} or {_OLD_FORMAT!r} was wanted",
+            f"{source} has the format {found!r}, but {FORMAT!r} or an older one was wanted",
             "is it a checkpoint, another library's file, or one of a newer dresfl?",
         )
     try:
-        values = described if found == FORMAT else _upgraded(described)
+        if (found == FORMAT or "sha256" in described) and described.get("sha256") != _digest(described):
+            raise ValueError("its description does not have its sha256")
+        values = _upgraded(described) if found == _FORMAT_OF_0_1 else described
         model = _model(values, tensors)
         if weights_sha256(model.weights) != values["weights_sha256"]:
             raise ValueError("its weights do not have their weights_sha256")
@@ -139,6 +145,12 @@ def _model(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StoredMo
     if not bool(((integers == integers.round()) & (integers.abs() < _WEIGHT_LIMIT)).all()):
         raise ValueError("a weight is not a multiple of its step, or is out of range")
     return StoredModel(network, integers.to(torch.int64), shift, bound, classes)
+
+
+def _digest(described: Mapping[str, Any]) -> str:
+    """SHA-256 of a description, without the digest itself."""
+    rest = {key: value for key, value in described.items() if key != "sha256"}
+    return hashlib.sha256(_canonical(rest).encode()).hexdigest()
 
 
 def _canonical(values: Mapping[str, Any]) -> str:

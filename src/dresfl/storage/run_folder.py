@@ -2,7 +2,8 @@
 
     config.toml or agreement.json   what the run is of
     metrics.jsonl            a line for each measurement, and one for each refused round
-    checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid
+    checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid (checkpoint.py)
+    checkpoint-before.…      the checkpoint before that one
     model.safetensors        the model (model_file.py)
     summary.json             written last: its presence means that the run is complete
 
@@ -12,7 +13,9 @@ decoded integers do not depend on masks.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
+import logging
 import os
 import platform
 import time
@@ -26,15 +29,14 @@ from torch import Tensor
 
 from dresfl import __version__
 from dresfl.errors import CheckpointError, DresError
-from dresfl.files import disk, write_atomic
+from dresfl.files import disk, open_private, write_atomic
 from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, RoundRecord, Training
 
+from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_checkpoint
 from .model_file import StoredModel, write_model
-from .tensors import load_tensors, save_tensors
 
-RUN_FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.toml")
-CHECKPOINT_FORMAT = "dresfl checkpoint 2"
+RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "config.toml")
 
 
 @final
@@ -165,6 +167,8 @@ def summarise(
     )
 
 
+_log = logging.getLogger(__name__)
+
 Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test set that they classify right
 
 
@@ -177,13 +181,13 @@ class RunRecorder:
     """
 
     def __init__(
-        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: Path | None
+        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: RunFolder | None
     ) -> None:
         self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
-        self.progress = restore(training, folder) if folder else Progress()
+        self.progress, known = restore(training, folder) if folder else (Progress(), "")
         self.history: list[Measurement] = []
         self._started = time.monotonic() - self.progress.seconds
-        self._metrics = _Metrics(folder / "metrics.jsonl", self.progress.metrics_bytes) if folder else None
+        self._metrics = _Metrics(folder, self.progress.metrics_bytes, known) if folder else None
 
     def __enter__(self) -> Self:
         return self
@@ -226,27 +230,18 @@ class RunRecorder:
         self.progress.seconds = time.monotonic() - self._started
         if self._folder is None or self._metrics is None:
             return
-        self.progress.metrics_bytes = self._metrics.sync()
-        state = {
-            "format": CHECKPOINT_FORMAT,
-            "progress": dataclasses.asdict(self.progress),
-            "session": self._training.session.session_id.hex(),
-        }
-        save_tensors(checkpoint_path(self._folder), self._training.state(), state)
+        self.progress.metrics_bytes, digest = self._metrics.sync()
+        write_checkpoint(self._folder, self._training, dataclasses.asdict(self.progress), digest)
 
     def finish(self, summary: Summary, model: StoredModel) -> None:
         """Write the model, then the summary."""
         if self._folder is not None:
-            write_model(self._folder / "model.safetensors", model)
-            write_summary(self._folder, summary.to_dict())
+            private = self._folder.private
+            write_model(self._folder.path / "model.safetensors", model, private=private)
+            write_summary(self._folder.path, summary.to_dict(), private=private)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-def checkpoint_path(folder: Path) -> Path:
-    """Where a run's folder keeps the coordinator's state."""
-    return folder / "checkpoint.safetensors"
 
 
 def clear_run(folder: Path) -> None:
@@ -255,9 +250,9 @@ def clear_run(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+def write_summary(folder: Path, summary: dict[str, Any], *, private: bool = False) -> None:
     """Write summary.json: the run is complete."""
-    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode(), private=private)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -265,7 +260,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         return summary
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {folder / 'summary.json'}: {error}") from error
 
 
@@ -274,27 +269,23 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
 
 
-def restore(training: Training, folder: Path) -> Progress:
-    """Set a training to where its folder's checkpoint left it, if there is one; how the run stands."""
-    path = checkpoint_path(folder)
-    if not path.exists():
-        return Progress()
-    tensors, meta = load_tensors(path)
-    if meta.get("format") != CHECKPOINT_FORMAT:
-        found = meta.get("format", "that of dresfl 0.1")
-        raise CheckpointError(
-            f"{path} has the format {found}, but {CHECKPOINT_FORMAT!r} was wanted",
-            "finish the run with the dresfl that began it, or start over in another folder",
-        )
-    stored, known = meta.get("progress"), dataclasses.asdict(Progress())
+def restore(training: Training, folder: RunFolder) -> tuple[Progress, str]:
+    """Set a training to where its folder's checkpoint left it, if there is one.
+
+    How the run stands, and the SHA-256 of the metrics that the checkpoint knows of.
+    """
+    found = read_checkpoint(folder, training)
+    if found is None:
+        return Progress(), ""
+    stored, known = found.progress, dataclasses.asdict(Progress())
     if not isinstance(stored, dict) or stored.keys() != known.keys() or not all(map(_is_counter, stored.items())):
-        raise CheckpointError(f"{path} has no valid progress", "delete the run's folder to start over")
-    training.restore(tensors)
-    return Progress(**stored)
+        raise CheckpointError(f"the checkpoint in {folder.path} has no valid progress", "start over in another folder")
+    training.restore(found.tensors)
+    return Progress(**stored), found.metrics
 
 
 def _is_counter(entry: tuple[str, object]) -> bool:
@@ -306,26 +297,36 @@ def _is_counter(entry: tuple[str, object]) -> bool:
 class _Metrics:
     """metrics.jsonl, cut back to what the checkpoint knows, then appended to."""
 
-    def __init__(self, path: Path, valid_bytes: int) -> None:
+    def __init__(self, folder: RunFolder, valid_bytes: int, known: str) -> None:
+        """known: the SHA-256 of those bytes; empty if there is no checkpoint."""
+        self._path = path = folder.path / "metrics.jsonl"
         with disk(path, "write", DresError):
-            self._file = open(path, "ab")  # noqa: SIM115 - closed in `close`
-            if self._file.seek(0, os.SEEK_END) < valid_bytes:
-                self._file.close()
-                raise CheckpointError(f"{path} is shorter than its checkpoint says", "delete the folder to start over")
+            if known and not path.exists():
+                _log.warning("%s is not there any more: a new one begins", path)
+                valid_bytes = 0
+            valid = path.read_bytes()[:valid_bytes] if valid_bytes else b""
+            self._digest = hashlib.sha256(valid)
+            if valid_bytes and self._digest.hexdigest() != known:
+                raise CheckpointError(
+                    f"{path} is damaged: its first {valid_bytes} bytes are not those that the checkpoint knows",
+                    f"restore it, or move it away (mv {path} {path}.damaged): the run goes on without those lines",
+                )
+            self._file = open(path, "ab", opener=open_private if folder.private else None)  # noqa: SIM115 - in `close`
             self._file.truncate(valid_bytes)
             self._file.seek(0, os.SEEK_END)
-        self._path = path
 
     def write(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
         with disk(self._path, "write", DresError):
-            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.write(data)
             self._file.flush()
+        self._digest.update(data)
 
-    def sync(self) -> int:
-        """Flush to the disk; return the length."""
+    def sync(self) -> tuple[int, str]:
+        """Flush to the disk; return the length and the SHA-256."""
         with disk(self._path, "write", DresError):
             os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._file.tell(), self._digest.hexdigest()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # every line was flushed; a full disk has complained already

@@ -2,9 +2,9 @@
 
     FOLDER/store.json                    what this folder is
     FOLDER/lock                          held while a process uses it
-    FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256
+    FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256; may be sealed
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
-    FOLDER/SHARING/DEALER.rows .json     shares (share_table.py)
+    FOLDER/SHARING/shares.rows .index    shares (share_table.py)
     FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
@@ -13,13 +13,11 @@ digest. So the same masks never hide different rows, by construction, and a clie
 the same tag again still has both.
 """
 
-import fcntl
 import hashlib
 import hmac
 import logging
 import os
 import secrets
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +29,25 @@ from torch import Tensor
 
 from dresfl.errors import DresError, StoreError
 from dresfl.field import SecretSeed
-from dresfl.files import disk, read_private, read_record, sync_folder, write_atomic, write_record
-from dresfl.protocol import Session
+from dresfl.files import (
+    disk,
+    enter_private_folder,
+    read_private,
+    read_record,
+    sync_folder,
+    take_lock,
+    write_atomic,
+    write_record,
+)
+from dresfl.protocol import Session, row_bytes
 
 from .answered_rounds import AnswerLog
+from .at_rest import StorageKey, check_mark, open_file, seal_file
 from .share_table import DiskTable
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "dresfl store 2"
+FORMAT = "dresfl store 3"
 _SECRET = b"dresfl secret 1\n"
 
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
@@ -76,9 +84,11 @@ class ShareStore:
         client = Client(session, index, store.secret(session), inputs, targets, table, answered)
     """
 
-    def __init__(self, folder: Path, lock: int, root: SecretSeed, data: bytes, roster: str) -> None:
+    def __init__(
+        self, folder: Path, lock: int, root: SecretSeed, data: bytes, roster: str, key: StorageKey | None
+    ) -> None:
         """Not called directly: see `open`."""
-        self.folder = folder
+        self.folder, self._key = folder, key
         self._lock = lock
         self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
         self._tables: dict[tuple[bytes, int], DiskTable] = {}
@@ -99,20 +109,22 @@ class ShareStore:
         self.close()
 
     @classmethod
-    def open(cls, folder: Path, data: bytes, roster: str = "") -> "ShareStore":
+    def open(cls, folder: Path, data: bytes, roster: str = "", key: StorageKey | None = None) -> "ShareStore":
         """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
+
+        key: seals the secret and the shares at rest. A store is made with a key or without, and stays so.
 
         Under another roster the masks are others: were they the same, a client that the rosters number differently
         could hold two shares of one polynomial.
 
-        Refused: a folder of something else, one that other users may enter, one that another process has open, and one
-        whose secret is damaged.
+        Refused: a folder of something else, one that other users may enter, one that another process has open, one
+        whose secret is damaged, and one that was made with another storage key.
         """
         _enter(folder)
-        lock = _take(folder / "lock")
+        lock = take_lock(folder / "lock", "client")
         try:
-            _recognise(folder)
-            return cls(folder, lock, _secret(folder / "secret"), data, roster)
+            _recognise(folder, key)
+            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key)
         except BaseException:
             os.close(lock)
             raise
@@ -206,7 +218,9 @@ class ShareStore:
             )
         if found is None:
             write_record(path, wanted)
-        table = self._tables[key] = DiskTable(folder, session, index, look)
+        storage_key = self._key
+        cipher = storage_key and storage_key.row_cipher(session.sharing_digest, row_bytes(session))
+        table = self._tables[key] = DiskTable(folder, session, index, look, cipher)
         return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:
@@ -285,72 +299,46 @@ def _dealt(folder: Path) -> list[Path]:
 
 def _enter(folder: Path) -> None:
     """Make the folder with mode 0700, or see that nobody else may enter it."""
+    enter_private_folder(folder, lambda name: name == "lost+found")  # empty: made for us, say by a service manager
     with disk(folder, "open"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-        if os.geteuid() not in (status.st_uid, 0):
-            raise StoreError(f"{folder} belongs to another user", "give the store a folder of its own")
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            if any(folder.iterdir()):
-                raise StoreError(
-                    f"{folder} is private, but its mode {stat.S_IMODE(status.st_mode):04o} lets other users at it",
-                    f"chmod 700 {folder}",
-                )
-            folder.chmod(0o700)  # empty: made for us, say by a service manager
         strangers = [path.name for path in folder.iterdir() if not _is_known(path.name)]
         if strangers and not (folder / "store.json").exists():
             raise StoreError(f"{folder} holds other files ({strangers[0]})", "give the store a folder of its own")
 
 
 def _is_known(name: str) -> bool:
-    return name in ("store.json", "lock", "secret", "lost+found") or name.endswith(".part") or _is_identity(name)
+    known = ("store.json", "lock", "secret", "flower.json", "lost+found")
+    return name in known or name.endswith(".part") or _is_identity(name)
 
 
-def _take(path: Path) -> int:
-    """Take the lock, for as long as this process lives."""
-    with disk(path, "lock"):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
-        except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
-            os.close(lock)
-            raise StoreError(
-                f"{path.parent} is in use by another process ({holder or 'unknown'})",
-                "stop that client first, or give this one a folder of its own",
-            ) from None
-        except BaseException:
-            os.close(lock)
-            raise
-    return lock
-
-
-def _recognise(folder: Path) -> None:
-    """See that the folder is a store, or make it one."""
+def _recognise(folder: Path, key: StorageKey | None) -> None:
+    """See that the folder is a store of this key, or make it one."""
     path = folder / "store.json"
     with disk(folder, "write to"):
         for part in folder.glob(".*.part"):
             part.unlink()
-    found = read_record(path)
+    found = read_record(path, "restore it, or delete it: it is written again")
     if found is None:
-        write_record(path, {"format": FORMAT})
+        write_record(path, {"format": FORMAT, "storage_key": "" if key is None else key.mark.hex()})
     elif found.get("format") != FORMAT:
         raise StoreError(
             f"{path} is of {found.get('format')!r}, not of {FORMAT!r}", "use the dresfl that made it, or another folder"
         )
+    else:
+        check_mark(key, found.get("storage_key", ""), folder)
 
 
-def _secret(path: Path) -> SecretSeed:
+def _secret(path: Path, storage_key: StorageKey | None) -> SecretSeed:
     """The store's root secret; made if there is none."""
-    data = read_private(path, 1024)
-    if data is None:
+    found = read_private(path, 1024)
+    if found is None:
         if any(_is_identity(name) for name in os.listdir(path.parent)):
             _log.warning("%s is missing and made anew: sharings of before are of no use to others any more", path)
         key = secrets.token_bytes(32)
         data = _SECRET + key + hashlib.sha256(_SECRET + key).digest()
-        write_atomic(path, data, private=True, error=StoreError)
+        write_atomic(path, seal_file(storage_key, data, "secret"), private=True, error=StoreError)
+    else:
+        data = open_file(storage_key, found, "secret", path)
     key = data[len(_SECRET) : -32]
     if len(data) != len(_SECRET) + 64 or data[-32:] != hashlib.sha256(_SECRET + key).digest() or data[:16] != _SECRET:
         raise StoreError(

@@ -1,18 +1,34 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
-For each dealer two files: DEALER.rows, its coded rows one after the other, each as residues M·W packed as on the wire;
-and DEALER.json, the SHA-256 of every slice held (protocol/slices.py). A slice is held if its bytes have that digest.
-Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`, no more.
+Two files for all dealers, so that a client needs as many descriptors for a thousand of them as for three:
 
-Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest
-is named, and is missing; when it comes again, its dealer must send what it sent before.
+    shares.rows    the coded rows, dealer after dealer, each row as residues M·W packed as on the wire
+    shares.index   a record of 64 bytes for each slice (protocol/slices.py), dealer after dealer:
+                   SHA-256 of the slice's bytes in shares.rows | check
+
+check = SHA-256("dresfl slice" | sharing digest | receiver u32 | dealer u32 | slice u32 | those 32 bytes). A record of
+zeros: the slice has not come. A slice is held if its bytes have the digest that its record gives.
+
+Every record has its place from the start, and both files have their full size. So a flush writes the records of the
+slices since the last one and no others, an index never grows, and a record is one write within one sector, done or not
+done. Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`.
+
+Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest,
+and a record that does not have its check, is named, and its slice is missing. When a slice comes again whose record is
+sound, its dealer must send what it sent before.
+
+With a storage key each row is sealed by itself (at_rest.py), and digests are those of the sealed rows. A row that is
+sealed again is the same bytes again.
 """
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import mmap
 import os
+import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn, final
 
@@ -20,75 +36,111 @@ import numpy as np
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
-from dresfl.files import disk, read_record, sync_folder, write_record
+from dresfl.field import PackedResidues, Residues
+from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
-from dresfl.protocol.slices import num_slices, row_bytes, slice_range, slice_rows
+from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
+
+from .at_rest import RowCipher
 
 _log = logging.getLogger(__name__)
 
 _PENDING_BYTES = 2**26  # written and not yet listed, at most
+_DIGEST = 32  # bytes
+_RECORD = 2 * _DIGEST
+_SECTORS = 4096  # bytes of records read at once
+_PLACE = struct.Struct("<III")  # receiver, dealer, slice
 
 
 @final
 class DiskTable(ShareTable):
-    """One client's shares of one sharing in a folder. Made by `ShareStore.table`. For one thread at a time."""
+    """One client's shares of one sharing in a folder. Made by `ShareStore.table`. For one thread at a time.
 
-    def __init__(self, folder: Path, session: Session, index: int, look: bool = True) -> None:
-        self._folder, self._session, self._index = folder, session, index
+    Slices and rows are counted through, dealer after dealer: a `place` below is such a count of slices.
+    """
+
+    def __init__(
+        self, folder: Path, session: Session, index: int, look: bool = True, cipher: RowCipher | None = None
+    ) -> None:
+        self._cipher = cipher
+        self._rows_path, self._index_path = folder / "shares.rows", folder / "shares.index"
+        self._session, self._index = session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
         clients = range(session.num_clients)
-        self._digests: list[list[str | None]] = [[None] * num_slices(session, d) for d in clients]
+        self._num_rows = [session.coded_rows(dealer) for dealer in clients]
+        self._first_row = np.cumsum([0, *self._num_rows])  # of each dealer; the last: of all
+        self._first_slice = np.cumsum([0, *(num_slices(session, dealer) for dealer in clients)])
+        slices = int(self._first_slice[-1])
+        self._digests = np.zeros((slices, _DIGEST), dtype=np.uint8)  # zeros: not known
+        self._held = np.zeros(slices, dtype=np.bool_)
+        self._lacking = np.diff(self._first_slice).tolist()  # by dealer
+        self._num_lacking = slices
         self._verify_all = look
-        self._unread: list[set[int]] = [set() for _ in clients]  # slices listed whose digest was not checked yet
-        self._held = [np.zeros(num_slices(session, d), dtype=np.bool_) for d in clients]
-        self._lacking = [num_slices(session, d) for d in clients]
-        self._pending: dict[int, int] = {}  # bytes by dealer
-        self._files: list[int] = []
-        self._maps: list[mmap.mmap] = []
-        self._rows: list[np.ndarray] = []
+        self._unread: set[int] = set()  # slices listed whose digest was not checked yet
+        self._pending: list[int] = []  # slices written and not yet listed
+        self._pending_bytes = 0
+        self._files: list[int] = []  # rows, index
+        self._map: mmap.mmap | None = None
+        self._rows = np.empty((0, 0, 0), dtype=np.uint8)  # (rows of all dealers,M,W·bytes)
         self.damage: list[str] = []  # what was found wrong on opening, in words
         try:
-            self._allocate()
-            for dealer in clients:
-                self._verify(dealer)
-                self._map(dealer)
+            self._allocate(folder)
+            self._read_index()
+            self._verify()
+            self._map_rows()
         except BaseException:
             self.close(flush=False)
             raise
 
     def __repr__(self) -> str:
-        return f"DiskTable({str(self._folder)!r}, missing={sum(self._lacking)} slices)"
+        return f"DiskTable({str(self._rows_path.parent)!r}, missing={self._num_lacking} slices)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("shares are not pickled")
 
-    def _path(self, dealer: int, kind: str) -> Path:
-        return self._folder / f"{dealer:05d}.{kind}"
+    # -- places ----------------------------------------------------------------------------------------------
 
-    def _size(self, dealer: int) -> int:
-        return self._session.coded_rows(dealer) * self._row_bytes
+    def _dealer_of(self, place: int) -> tuple[int, int]:
+        """The dealer of a slice, and the slice's number among that dealer's."""
+        dealer = int(np.searchsorted(self._first_slice, place, side="right")) - 1
+        return dealer, place - int(self._first_slice[dealer])
+
+    def _range(self, dealer: int, number: int) -> range:
+        """A slice's rows, among those of its dealer."""
+        first = number * self._slice_rows
+        return range(first, min(first + self._slice_rows, self._num_rows[dealer]))
+
+    def _extent(self, dealer: int, number: int) -> tuple[int, int]:
+        """Where a slice begins in shares.rows, and its bytes."""
+        rows = self._range(dealer, number)
+        return (int(self._first_row[dealer]) + rows.start) * self._row_bytes, len(rows) * self._row_bytes
 
     # -- opening ---------------------------------------------------------------------------------------------
 
-    def _allocate(self) -> None:
-        """Open all files and take their space now: a disk too small is known before anything travels."""
+    def _allocate(self, folder: Path) -> None:
+        """Open both files and take their space now: a disk too small is known before anything travels."""
         made: list[Path] = []
+        sizes = {
+            self._index_path: len(self._held) * _RECORD,
+            self._rows_path: int(self._first_row[-1]) * self._row_bytes,
+        }
         try:
-            for dealer in range(self._session.num_clients):
-                path, wanted = self._path(dealer, "rows"), self._size(dealer)
+            for path, wanted in sizes.items():  # the index first: rows without an index are damage, and said to be
                 with disk(path, f"keep {wanted} bytes in"):
                     if not path.exists():
+                        if path == self._index_path and self._rows_path.exists():
+                            self._note(f"{path} is missing")
                         made.append(path)
                     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-                    self._files.append(file)
+                    self._files.insert(0, file)
                     found = os.fstat(file).st_size
                     if path not in made and found != wanted:
                         self._note(f"{path} has {found} bytes instead of {wanted}")
                     if found > wanted:
                         os.ftruncate(file, wanted)
                     os.posix_fallocate(file, 0, wanted)
-            with disk(self._folder, "write to"):
-                sync_folder(self._folder)
+            with disk(folder, "write to"):
+                sync_folder(folder)
         except StoreError:
             for path in made:  # give the space back
                 with contextlib.suppress(OSError):
@@ -99,160 +151,201 @@ class DiskTable(ShareTable):
         self.damage.append(what)
         _log.warning("%s; what is missing is fetched again", what)
 
-    def _identity(self, dealer: int) -> dict[str, object]:
-        return {"sharing": self._session.sharing_digest.hex(), "receiver": self._index, "dealer": dealer}
+    def _check(self, dealer: int, number: int, digest: bytes) -> bytes:
+        place = _PLACE.pack(self._index, dealer, number)
+        return hashlib.sha256(b"dresfl slice" + self._session.sharing_digest + place + digest).digest()
 
-    def _verify(self, dealer: int) -> None:
-        """Read a dealer's rows once and hold each slice against its digest."""
-        path, digests = self._path(dealer, "json"), self._digests[dealer]
-        try:
-            record = read_record(path)
-        except StoreError as error:
-            self._note(str(error))
-            record = None
-        if record is None:
-            return
-        listed = record.pop("slices", None)
-        if record != self._identity(dealer) or not isinstance(listed, list) or len(listed) != len(digests):
-            self._note(f"{path} belongs to another sharing, client or dealer")
-            return
-        digests[:] = listed
-        for number, digest in enumerate(digests):
-            if digest is None:
-                continue
+    def _read_index(self) -> None:
+        """Take the digest of every record that is sound. A run of records that are not is named once."""
+        records = np.zeros((len(self._held), _RECORD), dtype=np.uint8)
+        for start in range(0, records.nbytes, _SECTORS):  # a bad sector costs these slices, not all
+            part = records.reshape(-1)[start : start + _SECTORS].data
+            try:
+                os.preadv(self._files[1], [part], start)
+            except OSError as error:
+                self._note(f"{self._index_path} is unreadable ({error.strerror}) at byte {start}")
+        damaged: list[int] = []
+        for place in np.flatnonzero(records.any(1)).tolist():
+            record = records[place].tobytes()
+            if self._check(*self._dealer_of(place), record[:_DIGEST]) == record[_DIGEST:]:
+                self._digests[place] = records[place, :_DIGEST]
+            else:
+                damaged.append(place)
+        for first, last in _runs(damaged):
+            names = [f"slice {number} of dealer {dealer}" for dealer, number in map(self._dealer_of, (first, last))]
+            where = names[0] if first == last else f"{names[0]} to {names[1]}"
+            self._note(f"{self._index_path} is damaged in what it says of {where}")
+
+    def _verify(self) -> None:
+        """Hold each slice that is listed against its digest, or note that this is still to be done."""
+        for place in np.flatnonzero(self._digests.any(1)).tolist():
             if not self._verify_all:
-                self._unread[dealer].add(number)
-            elif not self._sound(dealer, number):
+                self._unread.add(place)
+            elif not self._sound(place):
                 continue
-            self._held[dealer][number] = True
-            self._lacking[dealer] -= 1
+            self._set_held(place, True)
 
-    def _sound(self, dealer: int, number: int) -> bool:
+    def _set_held(self, place: int, held: bool) -> None:
+        self._held[place] = held
+        change = -1 if held else 1
+        self._lacking[self._dealer_of(place)[0]] += change
+        self._num_lacking += change
+
+    def _sound(self, place: int) -> bool:
         """Whether a slice's bytes have their digest; if not, that is noted."""
-        rows, reason = slice_range(self._session, dealer, number), "damaged"
+        (dealer, number), reason = self._dealer_of(place), "damaged"
+        start, size = self._extent(dealer, number)
         try:
-            data = os.pread(self._files[dealer], len(rows) * self._row_bytes, rows.start * self._row_bytes)
-            if hashlib.sha256(data).hexdigest() == self._digests[dealer][number]:
+            if hashlib.sha256(os.pread(self._files[0], size, start)).digest() == self._digests[place].tobytes():
                 return True
         except OSError as error:  # a bad sector is damage like any other
             reason = f"unreadable ({error.strerror})"
+        rows = self._range(dealer, number)
         where = f"slice {number} (rows {rows.start} to {rows.stop - 1} of dealer {dealer})"
-        self._note(f"{self._path(dealer, 'rows')} is {reason} in {where}")
+        self._note(f"{self._rows_path} is {reason} in {where}")
         return False
 
-    def _map(self, dealer: int) -> None:
-        with disk(self._path(dealer, "rows"), "map"):
-            mapped = mmap.mmap(self._files[dealer], self._size(dealer), access=mmap.ACCESS_READ)
-        self._maps.append(mapped)
-        shape = self._session.coded_rows(dealer), len(self._session.field.moduli), -1
-        self._rows.append(np.frombuffer(mapped, dtype=np.uint8).reshape(shape))  # (rows,M,W·bytes)
+    def _map_rows(self) -> None:
+        with disk(self._rows_path, "map"):
+            self._map = mmap.mmap(self._files[0], 0, access=mmap.ACCESS_READ)
+        shape = int(self._first_row[-1]), len(self._session.field.moduli), -1
+        self._rows = np.frombuffer(self._map, dtype=np.uint8).reshape(shape)
 
     # -- the table -------------------------------------------------------------------------------------------
 
-    def put(self, dealer: int, first_row: int, residues: Tensor) -> None:
-        """Keep one or more whole slices of a dealer: residues (M,rows,W). Durable after the next `flush`."""
+    def put(self, dealer: int, first_row: int, residues: Residues) -> None:
+        """Keep one or more whole slices of a dealer: residues (M,rows,W). Durable after the next `flush`.
+
+        Packed ones go to the disk as they came, row by row instead of channel by channel.
+        """
         moduli, count, _ = residues.shape
         first, rest = divmod(first_row, self._slice_rows)
         last = first_row + count
-        if rest or (last % self._slice_rows and last != self._session.coded_rows(dealer)):
+        if rest or (last % self._slice_rows and last != self._num_rows[dealer]):
             raise MessageError(
                 f"rows {first_row} to {last - 1} of dealer {dealer} are not whole slices of {self._slice_rows}",
                 "shares travel slice by slice",
             )
-        packed = np.frombuffer(self._session.field.pack(residues), dtype=np.uint8)
-        rows = packed.reshape(moduli, count, -1).swapaxes(0, 1)  # (rows,M,W·bytes)
+        if isinstance(residues, PackedResidues):
+            packed = residues.octets
+        else:
+            packed = np.frombuffer(self._session.field.pack(residues), dtype=np.uint8)
+        # a row of a channel is one item, so that it is moved as a whole
+        rows = packed.view(f"V{self._row_bytes // moduli}").reshape(moduli, count).T  # (rows,M)
         for number in range(first, first + -(-count // self._slice_rows)):
-            place = slice_range(self._session, dealer, number)
-            self._put(dealer, number, rows[place.start - first_row : place.stop - first_row].tobytes())
+            part = self._range(dealer, number)
+            data = rows[part.start - first_row : part.stop - first_row].tobytes()
+            self._put(dealer, number, self._sealed(dealer, part, data))
+
+    def _sealed(self, dealer: int, part: range, data: bytes) -> bytes:
+        """A slice's rows, one after the other, as they go to the disk."""
+        if self._cipher is None:
+            return data
+        rows = np.frombuffer(data, dtype=np.uint8).reshape(len(part), -1)
+        return self._cipher.seal([dealer] * len(part), part, rows).tobytes()
 
     def _put(self, dealer: int, number: int, data: bytes) -> None:
-        digest, known = hashlib.sha256(data).hexdigest(), self._digests[dealer][number]
-        if known is not None and digest != known:
+        place, digest = int(self._first_slice[dealer]) + number, hashlib.sha256(data).digest()
+        known = self._digests[place]
+        if known.any() and digest != known.tobytes():
             raise MessageError(
                 f"dealer {dealer} sent other residues for rows it had shared already, in slice {number}",
                 "its secret or its rows have changed: all participants must share again",
             )
-        self._look_at(dealer, number)
-        if self._held[dealer][number]:
+        self._look_at(place)
+        if self._held[place]:
             return
-        start = slice_range(self._session, dealer, number).start * self._row_bytes
-        path = self._path(dealer, "rows")
+        start, _ = self._extent(dealer, number)
+        self._write(self._rows_path, self._files[0], data, start)
+        self._digests[place] = np.frombuffer(digest, dtype=np.uint8)
+        self._set_held(place, True)
+        self._pending.append(place)
+        self._pending_bytes += len(data)
+        if self.complete or self._pending_bytes >= _PENDING_BYTES:
+            self.flush()
+
+    def _write(self, path: Path, file: int, data: bytes, start: int) -> None:
         view = memoryview(data)
         with disk(path, "write"):
             while view:
-                written = os.pwrite(self._files[dealer], view, start)
+                written = os.pwrite(file, view, start)
                 view, start = view[written:], start + written
-        self._digests[dealer][number] = digest
-        self._held[dealer][number] = True
-        self._lacking[dealer] -= 1
-        self._pending[dealer] = self._pending.get(dealer, 0) + len(data)
-        if self.complete or sum(self._pending.values()) >= _PENDING_BYTES:
-            self.flush()
 
     def rows(self, dealers: Tensor, rows: Tensor) -> Tensor:
-        moduli, width = len(self._session.field.moduli), self._session.row_width
         if not self._verify_all:
             self._verify_used(dealers, rows)
-        gathered = np.empty((moduli, len(rows), width * self._session.field.residue_bytes), dtype=np.uint8)
-        for i, (dealer, row) in enumerate(zip(dealers.tolist(), rows.tolist(), strict=True)):
-            gathered[:, i] = self._rows[dealer][row]
-        return self._session.field.unpack(gathered.data.cast("B"), (len(rows), width))
+        places = self._first_row[dealers.numpy()] + rows.numpy()
+        found = self._rows[places]  # (B,M,W·bytes)
+        if self._cipher is not None:
+            found = self._cipher.open(dealers.tolist(), rows.tolist(), found)
+        gathered = np.ascontiguousarray(found.swapaxes(0, 1))  # (M,B,W·bytes)
+        return self._session.field.unpack(gathered.data.cast("B"), (len(places), self._session.row_width))
 
     def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:
-        numbers = (rows // self._slice_rows).tolist()
-        for dealer, number in sorted(set(zip(dealers.tolist(), numbers, strict=True))):
-            self._look_at(dealer, number)
-        lost = [dealer for dealer in range(len(self._lacking)) if self._lacking[dealer]]
-        if lost:
+        for place in np.unique(self._first_slice[dealers.numpy()] + rows.numpy() // self._slice_rows).tolist():
+            self._look_at(place)
+        if self._num_lacking:
+            lost = next(dealer for dealer, lacking in enumerate(self._lacking) if lacking)
             raise StoreError(
-                f"slices of dealer {lost[0]} have to be fetched again before a round can be answered",
+                f"slices of dealer {lost} have to be fetched again before a round can be answered",
                 "see the log for what was damaged",
             )
 
-    def _look_at(self, dealer: int, number: int) -> None:
+    def _look_at(self, place: int) -> None:
         """Read a slice that is listed and was not read yet; if it is damaged, it is missing from here on."""
-        if number in self._unread[dealer]:
-            self._unread[dealer].discard(number)
-            if not self._sound(dealer, number):
-                self._held[dealer][number] = False
-                self._lacking[dealer] += 1
+        if place in self._unread:
+            self._unread.discard(place)
+            if not self._sound(place):
+                self._set_held(place, False)
 
     def missing(self, dealer: int) -> list[range]:
         if not self._lacking[dealer]:
             return []
-        slices = [slice_range(self._session, dealer, number) for number in np.flatnonzero(~self._held[dealer]).tolist()]
-        merged: list[range] = []
-        for rows in slices:
-            if merged and merged[-1].stop == rows.start:
-                merged[-1] = range(merged[-1].start, rows.stop)
-            else:
-                merged.append(rows)
-        return merged
+        held = self._held[self._first_slice[dealer] : self._first_slice[dealer + 1]]
+        runs = _runs(np.flatnonzero(~held).tolist())
+        return [range(first * self._slice_rows, self._range(dealer, last).stop) for first, last in runs]
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing."""
-        return not any(self._lacking)
+        return not self._num_lacking
 
     def flush(self) -> None:
         """Put everything kept so far on the disk for good. Acknowledge a slice to the relay only after this."""
-        for dealer in list(self._pending):
-            with disk(self._path(dealer, "rows"), "write"):
-                os.fsync(self._files[dealer])
-            write_record(self._path(dealer, "json"), {**self._identity(dealer), "slices": self._digests[dealer]})
-            del self._pending[dealer]
+        if not self._pending:
+            return
+        with disk(self._rows_path, "write"):
+            os.fsync(self._files[0])
+        for place in self._pending:
+            digest = self._digests[place].tobytes()
+            record = digest + self._check(*self._dealer_of(place), digest)
+            self._write(self._index_path, self._files[1], record, place * _RECORD)
+        with disk(self._index_path, "write"):
+            os.fdatasync(self._files[1])
+        self._pending, self._pending_bytes = [], 0
 
     def close(self, flush: bool = True) -> None:
         """Flush, and let the files go. Rows gathered before stay as they are."""
         try:
-            if flush and self._files:
+            if flush and len(self._files) == 2:
                 self.flush()
         finally:
-            self._rows.clear()
-            for mapped in self._maps:
+            self._rows = np.empty((0, 0, 0), dtype=np.uint8)
+            if self._map is not None:
                 with contextlib.suppress(BufferError):  # a traceback may still hold rows: it goes with them
-                    mapped.close()
-            self._maps.clear()
+                    self._map.close()
+                self._map = None
             for file in self._files:
                 os.close(file)
             self._files.clear()
+
+
+def _runs(ascending: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and last of each stretch of consecutive integers.
+
+    >>> _runs([0, 1, 2, 5])
+    [(0, 2), (5, 5)]
+    """
+    groups = itertools.groupby(enumerate(ascending), lambda pair: pair[1] - pair[0])
+    stretches = ([number for _, number in group] for _, group in groups)
+    return [(stretch[0], stretch[-1]) for stretch in stretches]

@@ -15,6 +15,7 @@ from dresfl.federation.messages import (
     FROM_CLIENT,
     Ack,
     Answered,
+    Declined,
     Done,
     Hello,
     Holding,
@@ -149,7 +150,8 @@ def test_no_answer_without_all_shares(consortium: Consortium) -> None:
         lambda: consortium.rows[0],
         lambda event, **fields: events.append({"event": event, **fields}),
     )
-    assert said(ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client)) == []
+    (declined,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client))
+    assert isinstance(declined, Declined)
     assert [(e["event"], "lacks shares" in str(e["reason"])) for e in events] == [("task refused", True)]
 
 
@@ -157,7 +159,7 @@ def test_no_answer_without_all_shares(consortium: Consortium) -> None:
 def finished(consortium: Consortium) -> tuple[Consortium, Terms, Run]:
     run = Run(consortium)
     run.play(Wire(consortium))
-    terms = Terms.from_json((consortium.folder / "run" / "terms.json").read_bytes(), consortium.clients)
+    terms = Terms.from_json((consortium.folder / "run" / "terms.json").read_bytes(), consortium.agreement)
     return consortium, terms, run
 
 
@@ -166,7 +168,8 @@ def test_one_set_of_weights_for_a_round_across_processes(finished: tuple[Consort
     consortium, terms, run = finished
     training = run.host.machine.training
     assert training is not None
-    assert said(ask(consortium, 0, Weights(Task(0, training.weights).encode(training.session)), terms=terms)) == []
+    other = Weights(Task(0, training.weights).encode(training.session))
+    assert said(ask(consortium, 0, other, terms=terms)) == [Declined(0, "round 0 was answered for other weights")]
     (answer,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms))
     assert isinstance(answer, Answered)
 
@@ -177,12 +180,12 @@ def test_a_round_reads_neither_rows_nor_all_shares(
     consortium, terms, run = finished
     training = run.host.machine.training
     assert training is not None
-    looked: list[tuple[int, int]] = []
-    sound: Callable[[DiskTable, int, int], bool] = DiskTable._sound
+    looked: list[int] = []
+    sound: Callable[[DiskTable, int], bool] = DiskTable._sound
 
-    def counted(table: DiskTable, dealer: int, number: int) -> bool:
-        looked.append((dealer, number))
-        return sound(table, dealer, number)
+    def counted(table: DiskTable, place: int) -> bool:
+        looked.append(table._dealer_of(place)[0])
+        return sound(table, place)
 
     def no_rows() -> Rows:
         raise DataError("the rows are not there")
@@ -193,7 +196,7 @@ def test_a_round_reads_neither_rows_nor_all_shares(
     (answer,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client))
     assert isinstance(answer, Answered)
     used = {int(dealer) for dealer in training.session.batch_rows(0).dealers}
-    assert {dealer for dealer, _ in looked} == used
+    assert set(looked) == used
     final = Task(consortium.rounds, training.weights).encode(training.session)
     assert said(ask(consortium, 0, Done(final), terms=terms, client=client)) == [Informed(consortium.rounds)]
     assert "DataError" in refusal(ask(consortium, 0, client=client))

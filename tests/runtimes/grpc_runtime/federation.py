@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -97,13 +98,15 @@ class Network:
         linger: float = 5.0,
         keepalive: float = 20.0,
         windows: Windows | None = None,
+        handshake: float = 10.0,
     ) -> None:
         self.consortium = consortium
         self.settings = CoordinatorSettings(timing or RoundTiming(), linger, windows or Windows())
-        self.keepalive = keepalive
+        self.keepalive, self.handshake = keepalive, handshake
         self.coordinator_events = Events()
         self.client_events = [Events() for _ in consortium.clients_keys]
         self.port = 0
+        self.wall_ahead = 0.0  # seconds by which the coordinator's wall clock is wrong
         self.host: CoordinatorHost | None = None
         self.coordinator: GrpcCoordinator | None = None
         self.records: list[Any] = []
@@ -127,7 +130,7 @@ class Network:
     def terms(self) -> Terms:
         """The run's terms, as the coordinator's disk has them."""
         path = self.consortium.folder / "coordinator" / "terms.json"
-        return Terms.from_json(path.read_bytes(), self.consortium.clients)
+        return Terms.from_json(path.read_bytes(), self.consortium.agreement)
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
@@ -156,9 +159,9 @@ class Network:
             self._watch,
             log,
         )
-        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive)
+        settings = ListenSettings(f"127.0.0.1:{self.port}", self.keepalive, self.handshake)
         credentials = consortium.credentials(consortium.coordinator)
-        self.coordinator = GrpcCoordinator(settings, self.host, credentials, log)
+        self.coordinator = GrpcCoordinator(settings, self.host, credentials, log, lambda: time.time() + self.wall_ahead)
         task = asyncio.create_task(self._serve(self.host, self.coordinator, listening))
         both = asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
         await within("the coordinator to listen", both, report=self.report)

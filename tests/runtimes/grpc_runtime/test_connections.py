@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import logging
+import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import grpc
 import pytest
 
 from consortium import Consortium
-from dresfl.errors import DresError, StoreError
+from dresfl.errors import DresError, Refused, StoreError
 from dresfl.federation.messages import Done, Ready, Request, Weights
 from dresfl.runtimes.grpc_runtime.coordinator import Connection
 from dresfl.storage.spool import Spool
@@ -114,6 +116,29 @@ def test_messages_of_a_replaced_connection_are_dropped(tmp_path: Path, caplog: p
         return coordinator._machine.submit(int)
 
     clean(lambda: disturbed_run(five_clients(tmp_path), intrude), caplog)
+
+
+def test_a_copied_client_folder_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two processes with one identity do not take the connection from each other for ever: the older one ends."""
+
+    async def run() -> None:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
+        async with network.pause_after(3):
+            await stop(clients.pop(PLACE))  # all five are needed: the run waits
+        shutil.copytree(tmp_path / "client-0", tmp_path / "copy")
+        older, clients[0] = clients[0], network.start_client(0, folder=tmp_path / "copy")
+        with pytest.raises(Refused, match="client 0 runs twice"):
+            await within("the end of the older process", older, report=network.report)
+        clients[PLACE] = network.start_client(PLACE)
+        assert await network.finish(coordinator, clients) == consortium.expected()
+        (refused,) = network.coordinator_events.of("refused")
+        assert (refused["client"], refused["name"]) == (0, "site-0")
+        assert len(network.coordinator_events.of("replaced")) <= 3  # by the copy, by the older one, by the copy again
+
+    consortium = five_clients(tmp_path)
+    clean(run, caplog)
 
 
 # -- a client that vanishes ------------------------------------------------------------------------------------
@@ -251,6 +276,34 @@ def test_a_disk_that_takes_no_slice(
         coordinator = await network.start_coordinator()
         assert await network.finish(coordinator, network.start_clients()) == consortium.expected()
         assert len(network.coordinator_events.of("failed")) == 7
+
+    monkeypatch.setattr(Spool, "put", full)
+    consortium = Consortium(tmp_path, clients=5)
+    clean(run, caplog)
+
+
+def test_a_full_disk_is_not_asked_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dealers are sent away right after Begin: each time they wait twice as long before they come back."""
+    put, first, times = Spool.put, 0.05, 3
+    free = threading.Event()
+
+    def full(spool: Spool, *arguments: Any) -> None:
+        if not free.is_set():
+            raise StoreError("no space left")
+        put(spool, *arguments)
+
+    async def run() -> None:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        settings = replace(network.connect_settings(), first_delay=first, longest_delay=30.0)
+        network.connect_settings = lambda: settings  # type: ignore[method-assign]
+        clients = network.start_clients()
+        line = await network.client_events[0].seen("disconnected", times)
+        assert line["again_in"] >= 0.5 * first * 2**times
+        free.set()
+        assert await network.finish(coordinator, clients) == consortium.expected()
 
     monkeypatch.setattr(Spool, "put", full)
     consortium = Consortium(tmp_path, clients=5)

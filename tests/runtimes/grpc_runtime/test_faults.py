@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from consortium import Consortium
+from dresfl.errors import StoreError, TooFewAnswers
 from dresfl.federation import RoundTiming
 
-from .federation import Network, stop
+from .federation import Network, stop, within
 
 
 def test_clients_that_leave_are_not_missed(tmp_path: Path) -> None:
@@ -152,3 +153,51 @@ def test_too_few_answers_skip(tmp_path: Path) -> None:
     outcomes = asyncio.run(run())
     assert len(outcomes) == consortium.rounds
     assert set(outcomes[9:]) == {"skipped"}
+
+
+def test_weights_that_nobody_answers_for_end_the_run(tmp_path: Path) -> None:
+    """The coordinator's state is not that of before: every client has answered the round for other weights."""
+
+    async def run() -> str:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
+        async with network.pause_after(3):
+            coordinator.cancel()
+        await stop(coordinator)
+        assert network.saved is not None
+        network.saved["round"] -= 1
+        network.saved["optimizer.steps"] -= 1
+        coordinator = await network.start_coordinator()
+        with pytest.raises(TooFewAnswers) as ended:
+            await within("the coordinator's end", coordinator, report=network.report)
+        for client in clients.values():
+            await stop(client)
+        return str(ended.value)
+
+    consortium = Consortium(tmp_path, clients=5)
+    reason = asyncio.run(run())
+    assert "will not answer round 3" in reason
+    assert "(round 3 was answered for other weights)" in reason
+
+
+def test_a_client_whose_disk_is_damaged_says_so_before_it_ends(tmp_path: Path) -> None:
+    """All five are needed. The one that cannot go on tells the coordinator, which then ends as well."""
+
+    async def run() -> None:
+        network = Network(consortium)
+        coordinator = await network.start_coordinator()
+        clients = network.start_clients()
+        async with network.pause_after(3):
+            await stop(clients.pop(2))
+        (record,) = tmp_path.glob("client-2/*/*.answered")
+        record.write_bytes(b"damaged" + record.read_bytes())
+        with pytest.raises(StoreError, match="is damaged"):
+            await within("the client's end", network.start_client(2), report=network.report)
+        with pytest.raises(TooFewAnswers, match=r"site-2 \(StoreError: see the log of this client\)"):
+            await within("the coordinator's end", coordinator, report=network.report)
+        for client in clients.values():
+            await stop(client)
+
+    consortium = Consortium(tmp_path, clients=5)
+    asyncio.run(run())

@@ -8,7 +8,7 @@ import grpc
 from consortium import Consortium
 from dresfl.federation import Introduction
 from dresfl.federation.messages import Begin, Hello, Wait, decode
-from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
+from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE, bundle, unbundle
 
 from .federation import Network, stop, within
 
@@ -29,10 +29,11 @@ def test_two_hundred_clients(tmp_path: Path) -> None:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         rows = len(consortium.rows[index][0])
         hello = Hello(Introduction(rows, bytes(32)), bytes(16), consortium.agreement.encode())
-        await call.write(hello.encode())
-        while not isinstance(message := decode(await call.read(), (Begin, Wait)), Begin):
-            pass
-        return channel, message
+        await call.write(bundle([hello]))
+        while True:
+            for data in unbundle(await call.read()):
+                if isinstance(message := decode(data, (Begin, Wait)), Begin):
+                    return channel, message
 
     async def run() -> None:
         network = Network(consortium)

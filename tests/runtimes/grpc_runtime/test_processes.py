@@ -1,8 +1,12 @@
 """Real processes, killed by pid: the trial that `dresfl federate` runs."""
 
+import contextlib
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -133,3 +137,43 @@ def test_a_trial_needs_an_empty_folder(tmp_path: Path, preset: str) -> None:
         federate(Trial(preset, clients=6), tmp_path)
     with pytest.raises(UsageError, match="cannot be killed"):
         federate(Trial(preset, clients=6, kill=7), tmp_path / "trial")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stderr", ["full", "closed"])
+def test_a_run_whose_log_nobody_reads(tmp_path: Path, preset: str, stderr: str) -> None:
+    """The coordinator's stderr is a pipe without room for a single line, or without a reader: the run ends as ever."""
+    trial = Trial(preset, clients=6)
+    _, clients = write_trial(trial, tmp_path / "trial")
+    digest = Roster.load(tmp_path / "trial" / "roster.json").digest
+    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = tmp_path / "trial" / "coordinator" / "fed.toml"
+    settings.write_text(settings.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+    write_clients(trial.run_config(), keys, "", tmp_path / "trial", 6, port)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"\n")
+    os.set_blocking(writing, True)
+    arguments = [sys.executable, "-m", "dresfl", "serve", "--config", str(settings), "--json"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=writing) as serving:
+        os.close(writing)
+        if stderr == "closed":
+            os.close(reading)
+        try:
+            for client in clients:
+                client.start()
+            out, _ = serving.communicate(timeout=200)
+            assert serving.returncode == 0
+            assert [client.process.wait(LIMIT) for client in clients] == [0] * 6
+        finally:
+            for process in (serving, *(client.process for client in clients if client.starts)):
+                if process.poll() is None:
+                    process.kill()
+    assert {client.result()["weights_sha256"] for client in clients} == {json.loads(out)["weights_sha256"]}
+    if stderr == "full":
+        os.close(reading)

@@ -299,7 +299,7 @@ class Stage(Network):
             shutil.rmtree(folder)
         if fault.kind == "damage" and spare:
             self.damaged.add(index)
-            rows = sorted(folder.glob(f"*/{(index + 1) % CLIENTS:05d}.rows"))
+            rows = sorted(folder.glob("*/shares.rows"))
             for path in rows:
                 path.write_bytes(flipped(path.read_bytes()))
         await asyncio.sleep(fault.seconds)

@@ -1,10 +1,41 @@
-"""Parts of a stream that run side by side."""
+"""Bundles of messages, and parts of a stream that run side by side."""
 
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dresfl.runtimes.grpc_runtime.streams import first_of
+from dresfl.errors import MessageError
+from dresfl.federation.messages import Ack, Holding, Message, Ready, Slice
+from dresfl.runtimes.grpc_runtime.streams import bundle, first_of, unbundle
+
+MESSAGES: list[Message] = [Ready(bytes(16)), Ack(1, 2), Holding(3, 0), Slice(1, 2, b""), Slice(1, 2, bytes(1000))]
+
+
+@given(messages=st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=20))
+def test_a_bundle_holds_its_messages_in_order(messages: list[Message]) -> None:
+    found = unbundle(bundle(messages))
+    assert [bytes(data) for data in found] == [message.encode() for message in messages]
+    assert [message.size for message in messages] == list(map(len, found))
+
+
+@given(data=st.binary(max_size=40))
+def test_a_bundle_that_fits_is_taken_and_any_other_refused(data: bytes) -> None:
+    try:
+        found = unbundle(data)
+    except MessageError:
+        return
+    assert b"".join(len(message).to_bytes(4, "little") + message for message in found) == data
+    assert all(found)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(3), bytes(4), b"\1\0\0\0", b"\1\0\0\0xx", b"\2\0\0\0x", b"\xff\xff\xff\xff" + bytes(99)]
+)
+def test_lengths_that_do_not_fit(data: bytes) -> None:
+    with pytest.raises(MessageError):
+        unbundle(data)
 
 
 def test_the_first_to_end_decides() -> None:

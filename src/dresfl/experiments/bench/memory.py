@@ -51,8 +51,9 @@ def _measure(setting: stages.Setting, device: str, threads: int) -> dict[str, An
     client = _peak(gradient, device)
     # the same from every client: a constant polynomial, which decodes
     ones = torch.ones(session.network.num_parameters, dtype=torch.int64)
-    answers = [Answer(0, client, session.field.embed(ones)) for client in range(session.recovery_threshold)]
-    uploads = sum(answer.residues.nbytes for answer in answers)
+    residues = [session.field.embed(ones) for _ in range(session.recovery_threshold)]
+    answers = [Answer(0, client, answer) for client, answer in enumerate(residues)]
+    uploads = sum(answer.nbytes for answer in residues)
     _peak(_last_answer(session, answers), device)
     server = _peak(_last_answer(session, answers), device)
     return {

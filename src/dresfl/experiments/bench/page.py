@@ -26,7 +26,7 @@ def read_results(path: Path) -> dict[str, Any]:
     """The results in a JSON file that `dresfl bench --json` wrote."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the results {path}: {error}", "write them: dresfl bench --json FILE") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise UsageError(f"{path} does not hold {FORMAT!r}", "write fresh ones: dresfl bench --json FILE")

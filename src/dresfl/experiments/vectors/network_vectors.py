@@ -58,7 +58,7 @@ def make_network_vectors() -> dict[str, Any]:
     ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral network"))
     sealed = seal_with_ephemeral(ephemeral, clients[_DEALER], clients[_RECEIVER].member, context, share)
     made: dict[str, messages.Message] = {
-        "Hello": messages.Hello(introduction, challenge, agreement.encode()),
+        "Hello": messages.Hello(introduction, challenge, agreement.encode(), b"instance"),
         "Holding": messages.Holding(_DEALER, sum(1 << number for number in _HELD)),
         "Holding nothing": messages.Holding(_DEALER, 0),
         "Ready": messages.Ready(session.sharing_id),
@@ -67,6 +67,7 @@ def make_network_vectors() -> dict[str, Any]:
         "Reject": messages.Reject(_DEALER, 0, "it does not open"),
         "Answered": messages.Answered(_ROUND, answer),
         "Informed": messages.Informed(agreement.rounds),
+        "Declined": messages.Declined(1, "round 1 was answered for other weights"),
         "Wait": messages.Wait("2 of 5 clients are missing"),
         "Begin": signed_begin(coordinator, roster, _RECEIVER, challenge, terms),
         "Request": messages.Request(_RECEIVER, 0),
@@ -136,12 +137,14 @@ def _refused(encoded: dict[str, bytes]) -> list[dict[str, str]]:
     """Messages that must be refused where the message named is expected."""
     hello, begin = encoded["Hello"], encoded["Begin"]
     version_1 = b"\x01\x01" + bytes(32 + 4 + 32 + 32 + 16)  # a Hello with the digest of an agreement
+    version_2 = hello[:1] + b"\x02" + hello[2:86] + hello[94:]  # without an instance
     cases = [
         ("Hello", "an empty message", b""),
         ("Hello", "another kind", encoded["Ready"]),
-        ("Hello", "an unknown version", hello[:1] + b"\x03" + hello[2:]),
+        ("Hello", "an unknown version", hello[:1] + b"\x04" + hello[2:]),
         ("Hello", "version 1", version_1),
-        ("Hello", "too short", hello[:85]),
+        ("Hello", "version 2", version_2),
+        ("Hello", "too short", hello[:93]),
         ("Ready", "a byte more", encoded["Ready"] + b"\x00"),
         ("Begin", "a client less than it says", begin[:-36]),
         ("Begin", "a client more than it says", begin + bytes(36)),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, UsageError
-from dresfl.field import Domain, PublicStream, SecretSeed
+from dresfl.field import Domain, PublicStream, SecretSeed, unpacked
 from dresfl.files import write_atomic
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
@@ -44,7 +44,7 @@ def make_vectors() -> dict[str, Any]:
     task = Task(_ROUND, weights)
     answers: list[Answer] = [client.answer(task) for client in clients]
     survivors = [j for j in range(session.num_clients) if j != _ABSENT][: session.recovery_threshold]
-    decoded = code.decode_sum(torch.stack([answers[j].residues for j in survivors], 1), survivors)
+    decoded = code.decode_sum(torch.stack([unpacked(answers[j].residues) for j in survivors], 1), survivors)
     masks = []
     for i in range(session.num_clients):
         rows = torch.arange(session.coded_rows(i))
@@ -81,10 +81,10 @@ def make_vectors() -> dict[str, Any]:
         "coded_rows": [session.shard_rows(i).tolist() for i in range(session.num_clients)],
         "secrets": [secret.hex() for secret in secrets],
         "masks": [residues(mask) for mask in masks],
-        "shares": [[residues(share.residues) for share in dealt] for dealt in shares],
+        "shares": [[residues(unpacked(share.residues)) for share in dealt] for dealt in shares],
         "weights": _strings(weights),
         "batch": [list(pair) for pair in zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)],
-        "answers": [residues(answer.residues) for answer in answers],
+        "answers": [residues(unpacked(answer.residues)) for answer in answers],
         "survivors": survivors,
         "decoded": [str(x) for x in field.lift_exact(decoded)],
         "messages": {
@@ -109,7 +109,7 @@ def check_vectors(path: Path) -> int:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the vectors {path}: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise UsageError(f"{path} does not hold {FORMAT!r}", "write fresh ones with dresfl vectors --out FILE")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, StoreError
-from dresfl.federation import NO_CHALLENGE, Agreement, Rows, Site, Workplace
+from dresfl.federation import NO_CHALLENGE, NO_INSTANCE, Agreement, Rows, Site, Workplace
 from dresfl.federation.actions import Action, Disconnect, GiveUp, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
 from dresfl.files import disk, read_record, write_record
@@ -21,6 +21,7 @@ from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
+from dresfl.storage.at_rest import StorageKey
 
 from .bundles import Reply, Request
 
@@ -42,11 +43,12 @@ class FlowerClient:
         *,
         device: str = "cpu",
         keep_model: Callable[[Task], None] = lambda final: None,
+        key: StorageKey | None = None,
     ) -> None:
-        """folder: the store. rows: reads this client's integer inputs (m,F) and targets (m,C)."""
+        """folder: the store. rows: reads this client's integer inputs (m,F) and targets (m,C). key: seals the store."""
         self._agreement, self._identity, self._roster = agreement, identity, roster
         self._folder, self._read_rows, self._log = folder, rows, log
-        self._device, self._keep_model = device, keep_model
+        self._device, self._keep_model, self._key = device, keep_model, key
         self.index = roster.index_of(identity.member)
 
     def handle(self, data: bytes) -> bytes:
@@ -104,7 +106,9 @@ class FlowerClient:
                 device=self._device,
                 keep_model=self._keep_model,
             )
-            site = Site(self._agreement, self._roster, self.index, workplace.introduce, lambda: NO_CHALLENGE)
+            site = Site(
+                self._agreement, self._roster, self.index, workplace.introduce, lambda: NO_CHALLENGE, NO_INSTANCE
+            )
             if request.terms is not None:
                 carry_out(site.resumed(request.terms, 0.0))
             else:
@@ -139,7 +143,7 @@ class FlowerClient:
                 raise Refused("the client's rows have changed since they were shared", "bring back the rows of then")
             return self._own[0]
 
-        with ShareStore.open(self._folder, digest, self._agreement.roster) as store:
+        with ShareStore.open(self._folder, digest, self._agreement.roster, self._key) as store:
             if digest != noted:
                 write_record(self._folder / "flower.json", {"rows": digest.hex()})
             yield store, rows

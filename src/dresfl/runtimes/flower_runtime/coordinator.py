@@ -12,8 +12,8 @@ from typing import final
 
 from dresfl.errors import IdentityError, MessageError, Refused
 from dresfl.federation import Terms, Windows
-from dresfl.federation.actions import Close, Send, SendSlice
-from dresfl.federation.messages import Answered, Begin, Message, Wait
+from dresfl.federation.actions import Close, Finish, Send, SendSlice
+from dresfl.federation.messages import ANY_ROUND, Answered, Begin, Declined, Message, Wait
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
@@ -121,6 +121,8 @@ class FlowerCoordinator:
                     self._put(action.client, action.message)
                 case SendSlice():
                     self._put(action.receiver, action)
+                case Finish() if action.error is not None:
+                    raise action.error
                 case Close() if action.client in self._node_of:
                     number = self._node_of[action.client]
                     self._nodes[number].outbox.clear()
@@ -188,6 +190,9 @@ class FlowerCoordinator:
         except (MessageError, Refused, IdentityError) as error:
             self._log("refused", node=str(number), client=node.client, reason=str(error), hint=error.hint)
             if current:
+                if node.begun and node.client is not None and isinstance(error, Refused):
+                    declined = Declined(ANY_ROUND, str(error))
+                    self._carry_out(self._host.received(node.client, declined.encode()))
                 self._refuse(number)
             return
         if current and node.client is None:

@@ -1,7 +1,8 @@
 """The gRPC runtime: coordinator and clients on machines that do not trust each other, over mutual TLS 1.3.
 
 coordinator.py, client.py: the two sides. streams.py: the ends of a stream. weights.py: rounds as differences. tls.py:
-who is who. core_log.py: what gRPC's core says, as events.
+who is who. descriptors.py, strangers.py: how many connections there may be. core_log.py: what gRPC's core says, as
+events.
 """
 
 from dresfl.errors import UsageError

@@ -9,18 +9,23 @@ from typing import final
 import grpc
 from grpc.aio import AioRpcError
 
-from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.errors import DresError, MessageError, Refused, UsageError
 from dresfl.federation import Agreement, Site, Workplace, largest_message
-from dresfl.federation.actions import Action, Deal, Disconnect, GiveUp, Leave, SendToCoordinator, Work
+from dresfl.federation.actions import Action, Deal, Disconnect, Flush, GiveUp, Keep, Leave, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
-from dresfl.federation.messages import Message
+from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
+from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.log import Log
+from dresfl.sealing import valid_until
 
-from .streams import SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
+from .streams import BUNDLE_BYTES, SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
 from .tls import Credentials
 from .weights import WeightReceiver
 
+_SLICE_WORK = (Deal, Keep, Flush)
+_TOGETHER = 16  # pieces of work
+_ON_EXPIRY = "the coordinator ends this connection when the next round begins"
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
@@ -43,6 +48,14 @@ class _Disconnected(Exception):
     """The machine wants to come back later."""
 
 
+class _GivesUp(Exception):
+    """The machine wants to end, after it has said what it had to say."""
+
+    def __init__(self, error: DresError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @final
 class GrpcClient:
     """One client: its machine, its work in threads, and a connection that comes back."""
@@ -60,6 +73,7 @@ class GrpcClient:
         self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
         self._wake_at: float | None = None
         self._changed = asyncio.Event()
+        self._clock = ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY)
         self._final: Task | None = None
 
     async def run(self) -> Task:
@@ -72,18 +86,18 @@ class GrpcClient:
                 except AioRpcError as error:
                     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                         raise Refused(
-                            "the coordinator does not speak version 2 of the protocol", SAME_RELEASE
+                            f"the coordinator does not speak version {VERSION} of the protocol", SAME_RELEASE
                         ) from error
                     if error.code() in _FINAL:
                         raise Refused(f"the coordinator refuses this client: {error.details()}") from error
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded, _Disconnected) as error:
                     reason = str(error)
-                came_far = self.machine.came_far
                 self._carry_out(self.machine.disconnected(self._loop.time()))
                 if self._final is not None:
                     return self._final
-                delay = self._settings.first_delay if came_far else min(2 * delay, self._settings.longest_delay)
+                came_far, longest = self.machine.came_far, self._settings.longest_delay
+                delay = self._settings.first_delay if came_far else min(2 * delay, longest)
                 pause = delay * random.uniform(0.5, 1.5)  # noqa: S311 - so that clients do not all come back at once
                 self._log("disconnected", reason=reason, again_in=round(pause, 3))
                 await asyncio.sleep(pause)
@@ -105,13 +119,18 @@ class GrpcClient:
         async with grpc.aio.secure_channel(self._settings.coordinator, credentials, options) as channel:
             stream = CoordinatorStream(channel)
             self._carry_out(self.machine.connected(self._loop.time()))
-            await first_of(
-                self._read(stream),
-                self._write(stream),
-                self._perform(self._work, self._worker),
-                self._perform(self._dealing, self._dealer),
-                self._keep_time(),
-            )
+            try:
+                await first_of(
+                    self._read(stream),
+                    self._write(stream),
+                    self._perform(self._work, self._worker),
+                    self._perform(self._dealing, self._dealer),
+                    self._keep_time(),
+                    self._watch_clock(),
+                )
+            except _GivesUp as given_up:
+                await stream.end([self._outbox.get_nowait() for _ in range(self._outbox.qsize())])
+                raise given_up.error from None
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -125,7 +144,7 @@ class GrpcClient:
                 case Disconnect():
                     raise _Disconnected(action.reason)
                 case GiveUp():
-                    raise action.error
+                    raise _GivesUp(action.error)
                 case Leave():
                     self._final = action.final
         if self._final is not None or self.machine.wake_at != self._wake_at:
@@ -135,17 +154,36 @@ class GrpcClient:
     async def _read(self, stream: CoordinatorStream) -> None:
         weights = WeightReceiver()
         while True:
-            self._carry_out(self.machine.received(weights.take(await stream.read()), self._loop.time()))
+            for data in await stream.read():
+                self._carry_out(self.machine.received(weights.take(data), self._loop.time()))
 
     async def _write(self, stream: CoordinatorStream) -> None:
+        """Write what waits: together, up to the size of a bundle."""
         while True:
-            await stream.write((await self._outbox.get()).encode())
+            messages = [await self._outbox.get()]
+            size = messages[0].size
+            while not self._outbox.empty() and size < BUNDLE_BYTES:
+                messages.append(self._outbox.get_nowait())
+                size += messages[-1].size
+            await stream.write(messages)
 
     async def _perform(self, queue: "asyncio.Queue[Work]", thread: ThreadPoolExecutor) -> None:
+        """Work through a queue. Slices are small pieces of work: several go to the thread together."""
         while True:
-            work = await queue.get()
-            result = await self._loop.run_in_executor(thread, self._workplace.perform, work)
-            self._carry_out(self.machine.worked(work, result, self._loop.time()))
+            pieces = [await queue.get()]
+            while isinstance(pieces[-1], _SLICE_WORK) and len(pieces) < _TOGETHER and not queue.empty():
+                pieces.append(queue.get_nowait())
+            results = await self._loop.run_in_executor(thread, self._perform_all, pieces)
+            for work, result in zip(pieces, results, strict=True):
+                self._carry_out(self.machine.worked(work, result, self._loop.time()))
+
+    def _perform_all(self, pieces: list[Work]) -> list[object]:
+        return [self._workplace.perform(work) for work in pieces]
+
+    async def _watch_clock(self) -> None:
+        while True:
+            self._clock.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""

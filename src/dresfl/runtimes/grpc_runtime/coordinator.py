@@ -7,22 +7,30 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
 
 import grpc
 
-from dresfl.errors import DresError, MessageError, Refused, UsageError
+from dresfl.errors import DresError, IdentityError, MessageError, Refused, UsageError
 from dresfl.federation.actions import Close, Finish, Send, SendSlice
-from dresfl.federation.messages import Message, Weights
+from dresfl.federation.messages import VERSION, Done, Message, Weights
+from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
+from dresfl.sealing import valid_until
 
+from .descriptors import connection_limit
+from .strangers import Strangers, keep_room
 from .streams import (
+    BUNDLE_BYTES,
     METHOD,
+    METHOD_OF_VERSION_2,
     SAME_RELEASE,
     SERVICE,
     SERVICE_OF_VERSION_1,
@@ -34,6 +42,9 @@ from .streams import (
 from .tls import Credentials, caller
 from .weights import WeightSender
 
+_ON_EXPIRY = "no client can connect anew; open connections go on, since it was valid when they began"
+_LARGE_BYTES = 2**18
+
 
 @final
 @dataclass(frozen=True)
@@ -42,18 +53,21 @@ class ListenSettings:
 
     listen: str = "127.0.0.1:0"
     keepalive: float = 20.0  # seconds between pings on an idle connection
+    handshake: float = 10.0  # seconds until a connection must have shown its certificate, and then opened its stream
 
     def __post_init__(self) -> None:
-        if self.keepalive < 1:
-            raise UsageError(f"keepalive must be at least 1 second, not {self.keepalive}")
+        if self.keepalive < 1 or self.handshake < 1:
+            raise UsageError("keepalive and handshake must be at least 1 second")
 
 
 @final
 class Connection:
     """One client's connection: what is to be written, and why it ends."""
 
-    def __init__(self, client: int, stream: ClientStream) -> None:
-        self.client, self.stream = client, stream
+    def __init__(self, client: int, stream: ClientStream, valid_until: float = math.inf, peer: str = "") -> None:
+        """valid_until: the end of the client's certificate, in seconds since 1970. peer: gRPC's name for it."""
+        self.client, self.stream, self.valid_until, self.peer = client, stream, valid_until, peer
+        self.expired = False  # only the machine's thread looks at it
         self._outbox: deque[Message | SendSlice] = deque()
         self._something = asyncio.Event()
         self.closed = asyncio.Event()
@@ -74,6 +88,11 @@ class Connection:
             await self._something.wait()
         return self._outbox.popleft()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is more to write."""
+        return bool(self._outbox)
+
     def close(self, error: DresError | None, replaced: bool = False) -> None:
         """End the connection. The first reason counts."""
         if not self.closed.is_set():
@@ -85,8 +104,17 @@ class Connection:
 class GrpcCoordinator:
     """Accepts clients by their certificates, and moves messages between them and the machine."""
 
-    def __init__(self, settings: ListenSettings, host: CoordinatorHost, credentials: Credentials, log: Log) -> None:
+    def __init__(
+        self,
+        settings: ListenSettings,
+        host: CoordinatorHost,
+        credentials: Credentials,
+        log: Log,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """wall: the clock that certificates go by, in seconds since 1970."""
         self._settings, self._host, self._credentials, self._log = settings, host, credentials, log
+        self._wall, self._clock = wall, ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY, wall)
         self._open: set[Connection] = set()
         self._newest: dict[int, Connection] = {}  # each client's; only the machine's thread looks at them
         self._failed = False  # only the machine's thread looks at it
@@ -99,17 +127,25 @@ class GrpcCoordinator:
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # who is stopped asks no more
         self._wake_at: float | None = None
         self._wake_at_changed = asyncio.Event()
+        self._most_connections = connection_limit(len(credentials.roster.members))
         self.refusals = 0
 
     async def run(self, on_ready: Callable[[int], None] = lambda port: None) -> None:
         """Serve until the run is over. `on_ready` gets the port. When this returns, nobody uses the run's folder."""
         # gRPC's own complaints, e.g. that a client vanished before its refusal: the log has said what matters
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
-        listener = grpc.aio.server(options=channel_options(self._settings.keepalive, self._host.most_bytes))
-        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._accept)}
-        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        older = {METHOD: grpc.stream_stream_rpc_method_handler(self._refuse_version_1)}
-        listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_OF_VERSION_1, older),))
+        listener = grpc.aio.server(options=self._options())
+        handlers = {
+            SERVICE: {
+                METHOD: grpc.stream_stream_rpc_method_handler(self._accept),
+                METHOD_OF_VERSION_2: grpc.stream_stream_rpc_method_handler(functools.partial(self._refuse_version, 2)),
+            },
+            SERVICE_OF_VERSION_1: {
+                METHOD_OF_VERSION_2: grpc.stream_stream_rpc_method_handler(functools.partial(self._refuse_version, 1))
+            },
+        }
+        for service, methods in handlers.items():
+            listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
         try:
             port = listener.add_secure_port(self._settings.listen, self._credentials.for_server())
         except RuntimeError as error:
@@ -122,7 +158,7 @@ class GrpcCoordinator:
                 await listener.start()
                 self._log("listening", port=port, **self._host.described)
                 on_ready(port)
-            await first_of(_wait(self._over), self._keep_time())
+            await first_of(_wait(self._over), self._keep_time(), self._watch_clock(), self._keep_room(port))
         finally:
             for connection in self._open:
                 connection.close(None)
@@ -132,6 +168,17 @@ class GrpcCoordinator:
                 self._disk.shutdown(wait=False, cancel_futures=True)
                 self._machine.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(self._machine.shutdown)  # may be writing a checkpoint
+
+    def _options(self) -> list[tuple[str, int]]:
+        """gRPC's options. The limits keep strangers, who need no certificate to connect, from using up descriptors."""
+        milliseconds = int(1000 * self._settings.handshake)
+        return [
+            *channel_options(self._settings.keepalive, self._host.most_bytes),
+            ("grpc.max_allowed_incoming_connections", self._most_connections),
+            ("grpc.server_handshake_timeout_ms", milliseconds),
+            ("grpc.max_connection_idle_ms", milliseconds),  # without a stream
+            ("grpc.max_concurrent_streams", 4),  # of a connection; a client has one
+        ]
 
     # -- the machine -----------------------------------------------------------------------------------------
 
@@ -158,13 +205,15 @@ class GrpcCoordinator:
         calls: list[Callable[[], None]] = []
         for action in actions:
             if isinstance(action, Finish):
-                calls.append(self._end)
+                calls.append(functools.partial(self._end, action.error))
                 continue
             client = action.receiver if isinstance(action, SendSlice) else action.client
             connection = self._newest.get(client)
             if connection is None:
                 continue
             match action:
+                case Send(message=Weights() | Done()) if self._has_expired(connection):
+                    calls.append(functools.partial(connection.close, _expired(client)))
                 case Send():
                     calls.append(functools.partial(connection.put, action.message))
                 case SendSlice():
@@ -172,6 +221,18 @@ class GrpcCoordinator:
                 case Close():
                     calls.append(functools.partial(connection.close, action.error))
         return calls
+
+    def _has_expired(self, connection: Connection) -> bool:
+        """In the machine's thread, when a round begins: whether the client's certificate has ended since it came."""
+        if self._wall() <= connection.valid_until:
+            return False
+        if not connection.expired:
+            connection.expired = True
+            error = _expired(connection.client)
+            name = self._credentials.roster.members[connection.client].name
+            self._log("refused", client=connection.client, name=name, reason=str(error), hint=error.hint)
+            self.refusals += 1
+        return True
 
     def _carry_out(self, calls: list[Callable[[], None]], wake_at: float | None) -> None:
         if wake_at != self._wake_at:
@@ -189,6 +250,16 @@ class GrpcCoordinator:
         else:
             self._over.set_exception(error)
 
+    async def _keep_room(self, port: int) -> None:
+        """Keep half of the places free of strangers."""
+        most = (self._most_connections - len(self._credentials.roster.members)) // 2
+        await keep_room(Strangers(port, most), lambda: [connection.peer for connection in self._open], self._log)
+
+    async def _watch_clock(self) -> None:
+        while True:
+            self._clock.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come. The host and the loop have the same clock."""
         while True:
@@ -204,12 +275,12 @@ class GrpcCoordinator:
     async def _accept(self, _: object, context: Any) -> None:
         """Let a client in by its certificate, and serve its stream until it ends, is replaced, or is refused."""
         try:
-            client = caller(context, self._credentials.roster)
+            client, ends = caller(context, self._credentials.roster)
         except Refused as error:
             self.refusals += 1
             self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, _details(error))
-        connection = Connection(client, ClientStream(context, self._host.most_bytes))
+        connection = Connection(client, ClientStream(context, self._host.most_bytes), ends, context.peer())
         self._open.add(connection)
         try:
             await self._loop.run_in_executor(self._machine, self._connect, connection)
@@ -235,9 +306,11 @@ class GrpcCoordinator:
                 self._machine.submit(self._forget, connection)
         await _close(context, connection)
 
-    async def _refuse_version_1(self, _: object, context: Any) -> None:
-        """A client of version 1 asks for a stream that there is not any more: tell it why."""
-        error = Refused("the client speaks version 1 of the protocol, this coordinator version 2", SAME_RELEASE)
+    async def _refuse_version(self, version: int, _: object, context: Any) -> None:
+        """A client of an older version asks for a stream that there is not any more: tell it why."""
+        error = Refused(
+            f"the client speaks version {version} of the protocol, this coordinator version {VERSION}", SAME_RELEASE
+        )
         self.refusals += 1
         self._log("refused", name=context.peer(), reason=str(error), hint=error.hint)
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
@@ -256,10 +329,10 @@ class GrpcCoordinator:
             del self._newest[connection.client]
             self._handle(functools.partial(self._host.disconnected, connection.client))
 
-    def _received(self, connection: Connection, data: bytes) -> None:
-        """In the machine's thread: a message of a connection that still counts."""
+    def _received(self, connection: Connection, messages: Sequence[memoryview]) -> None:
+        """In the machine's thread: messages of a connection that still counts."""
         if self._newest.get(connection.client) is connection:
-            self._handle(functools.partial(self._host.received, connection.client, data))
+            self._handle(functools.partial(self._host.received, connection.client, *messages))
 
     def _lost(self, connection: Connection, item: SendSlice) -> None:
         """In the machine's thread: a slice for a connection that still counts is not on the disk."""
@@ -267,24 +340,40 @@ class GrpcCoordinator:
             self._handle(functools.partial(self._host.slice_lost, item))
 
     async def _read(self, connection: Connection) -> None:
-        """One message at a time: who sends faster than the machine takes is slowed down by the stream."""
+        """One bundle at a time: who sends faster than the machine takes is slowed down by the stream."""
         while True:
-            data = await connection.stream.read()
-            await self._loop.run_in_executor(self._machine, self._received, connection, data)
+            messages = await connection.stream.read()
+            await self._loop.run_in_executor(self._machine, self._received, connection, messages)
 
     async def _write(self, connection: Connection) -> None:
-        """Write whenever the stream is free: a slow client skips rounds, and is never sent an old one."""
+        """Write whenever the stream is free, as much as a bundle takes.
+
+        A slow client skips rounds, and is never sent an old one.
+        """
         while True:
-            item = await connection.next()
-            if isinstance(item, SendSlice):
-                stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
-                if stored is None:
-                    await self._loop.run_in_executor(self._machine, self._lost, connection, item)
-                    continue
-                item = stored
-            elif isinstance(item, Weights):
-                item, connection.base_round = self._sender.message(item, connection.base_round)
-            await connection.stream.write(item.encode())
+            messages, size = list[Message](), 0
+            while not messages or (connection.waiting and size < BUNDLE_BYTES):
+                message = await self._next_message(connection)
+                if message is not None:
+                    messages.append(message)
+                    size += message.size
+            await connection.stream.write(messages)
+
+    async def _next_message(self, connection: Connection) -> Message | None:
+        """What is to be written next; None if it is not there any more."""
+        item = await connection.next()
+        if isinstance(item, Weights):
+            make = functools.partial(self._sender.message, item, connection.base_round)
+            large = len(item.task) >= _LARGE_BYTES  # then it is made beside the loop, which others wait for
+            item, connection.base_round = await self._loop.run_in_executor(self._disk, make) if large else make()
+        if not isinstance(item, SendSlice):
+            return item
+        stored = self._host.slice_in_memory(item)
+        if stored is None:
+            stored = await self._loop.run_in_executor(self._disk, self._host.stored_slice, item)
+        if stored is None:
+            await self._loop.run_in_executor(self._machine, self._lost, connection, item)
+        return stored
 
 
 async def _close(context: Any, connection: Connection) -> None:
@@ -298,6 +387,14 @@ async def _close(context: Any, connection: Connection) -> None:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(error))
     if error is not None:
         await context.abort(grpc.StatusCode.INTERNAL, _details(error))
+
+
+def _expired(client: int) -> IdentityError:
+    """Not a refusal for good: a client whose clock agrees ends by itself; if only ours is wrong, it comes back."""
+    return IdentityError(
+        f"the certificate of client {client} has expired during the run",
+        "renew it with the same key (dresfl ca sign) and start the client again; or set this machine's clock",
+    )
 
 
 def _details(error: DresError) -> str:

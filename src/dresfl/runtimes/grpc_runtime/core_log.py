@@ -1,15 +1,23 @@
 """What gRPC's core writes to stderr, as events of the log."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
+import select
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import BinaryIO
 
 from dresfl.federation.actions import Value
-from dresfl.runtimes.log import Log, log_to
+from dresfl.runtimes.log import Log, LogThread
+
+LONGEST_LINE = 8192  # bytes
+_PIPE_BYTES = 2**20
 
 
 def _is_event(line: str) -> bool:
@@ -59,35 +67,54 @@ def core_lines_as_events() -> Iterator[Log]:
     """For as long as it lasts, what gRPC's core writes to stderr becomes events; yields the log to use meanwhile.
 
     Descriptor 2 is led through a pipe, so this is for a process that is a coordinator or a client and nothing else.
+    Nobody waits for stderr: what finds no room in the pipe is lost, and `LogThread` never makes anybody wait.
     """
     sys.stderr.flush()
     real = os.dup(2)
+    log = LogThread(partial(_write_to, real))
     reading, writing = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # not allowed: then the pipe stays small
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    os.set_blocking(writing, False)
     os.dup2(writing, 2)
     os.close(writing)
-    lock = threading.Lock()
-
-    def write(line: str) -> None:
-        data = line.encode() + b"\n"
-        with lock:
-            while data:
-                data = data[os.write(real, data) :]
-
-    log = log_to(write)
 
     def follow() -> None:
-        with open(reading, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
+        with open(reading, "rb") as pipe:
+            for line in _lines(pipe):
                 if _is_event(line):
-                    write(line.rstrip("\n"))
-                elif event := core_event(line.rstrip("\n")):
+                    log.pass_on(line)
+                elif event := core_event(line):
                     log(event[0], **event[1])
 
-    thread = threading.Thread(target=follow, daemon=True)
+    thread = threading.Thread(target=follow, name="core log", daemon=True)
     thread.start()
     try:
         yield log
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         os.dup2(real, 2)  # closes the pipe's writing end: the thread comes to its end
         thread.join(timeout=5)
+        if log.close():
+            os.close(real)
+
+
+def _lines(pipe: BinaryIO) -> Iterator[str]:
+    """The lines that come, the end of very long ones cut off."""
+    while piece := pipe.readline(LONGEST_LINE):
+        line = piece.rstrip(b"\n")
+        while not piece.endswith(b"\n") and (piece := pipe.readline(LONGEST_LINE)):
+            pass
+        yield line.decode("utf-8", "replace")
+
+
+def _write_to(descriptor: int, line: str) -> None:
+    """Write a line to a descriptor, whether it blocks or not."""
+    data = line.encode() + b"\n"
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # as whoever started this process has set it
+            select.select([], [descriptor], [])

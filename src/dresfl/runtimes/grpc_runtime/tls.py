@@ -9,7 +9,7 @@ from typing import Any, final
 import grpc
 
 from dresfl.errors import IdentityError, Refused, UsageError
-from dresfl.sealing import Identity, Roster, certificate_spki_sha256, check_certificate
+from dresfl.sealing import Identity, Roster, certificate_spki_sha256, check_certificate, valid_until
 
 from . import environment
 
@@ -48,8 +48,8 @@ def _check_enforced() -> None:
         )
 
 
-def caller(context: Any, roster: Roster) -> int:
-    """The number of the client that a call comes from, by the key of its certificate; or Refused.
+def caller(context: Any, roster: Roster) -> tuple[int, float]:
+    """The number of the client that a call comes from, by the key of its certificate, and when that ends; or Refused.
 
     TLS has checked the chain and the dates by now. The roster decides who it is.
     """
@@ -68,6 +68,6 @@ def caller(context: Any, roster: Roster) -> int:
                 f"the certificate's owner {name!r} {why}", "compare fingerprints; make a new roster if need be"
             )
         check_certificate(certificate, roster.members[index])
+        return index, valid_until(certificate)
     except IdentityError as error:
         raise Refused(str(error), error.hint) from error
-    return index

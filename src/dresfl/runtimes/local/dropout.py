@@ -105,7 +105,7 @@ def from_trace(path: Path, num_clients: int, seed: int) -> Dropouts:
     try:
         lines = [line for line in path.read_text().splitlines() if line.strip()]
         rounds = [_answering(json.loads(line), num_clients) for line in lines]
-    except (OSError, ValueError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"cannot read the trace {path}: {error}",
             "each line is a JSON list of client indices, e.g. [0, 3, 7]",

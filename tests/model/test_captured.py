@@ -34,6 +34,15 @@ def test_a_gpu_finds_what_a_cpu_finds(network):
 
 
 @needs_gpu
+def test_a_client_answers_with_the_graph():
+    session = Session(NETWORKS["dense"], CodeParameters(9), (30,) * 9, seed=1, device="cuda")
+    rows = session.field.embed(torch.zeros(1, session.batch_size, session.row_width, dtype=torch.int64))
+    weights = torch.zeros(session.network.num_parameters, dtype=torch.int64)
+    assert len(session.network.answer_parts(session.field, weights, rows[..., :20], rows[..., 20:])) == 1
+    assert captured._captured.cache_info().currsize > 0
+
+
+@needs_gpu
 def test_weights_beyond_the_bound_go_step_by_step(monkeypatch):
     monkeypatch.setattr(captured, "_WEIGHT_BOUND", 2**12)
     captured._captured.cache_clear()

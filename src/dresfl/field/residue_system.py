@@ -135,9 +135,9 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
             return decode_lift(answers, coefficients, lift_tables(self.moduli, self.num_value_moduli))
         compiled = self._decode_lift_compiled(coefficients, answers.unbind(1))
-        return (
-            self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0]) if compiled is None else compiled
-        )
+        if compiled is not None:
+            return compiled
+        return self.lift_checked(self.matmul(coefficients.unsqueeze(1), answers)[:, 0])
 
     def decode_lift_packed(
         self, coefficients: Tensor, answers: Sequence[PackedResidues], first: int, last: int

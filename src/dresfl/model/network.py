@@ -259,14 +259,20 @@ class Network:
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
         """
-        captured = captured_gradient(self._whole_gradient, field, weights, inputs, targets)
-        return self._whole_gradient(field, weights, inputs, targets) if captured is None else captured
+        parts = self.answer_parts(field, weights, inputs, targets)
+        return parts[0] if len(parts) == 1 else field.concat(parts, 2)
 
-    def _whole_gradient(
+    def answer_parts(
+        self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
+    ) -> list[Elements]:
+        """`gradient_parts` for a client's answer: on a GPU by a captured graph. Not for callers that capture it."""
+        captured = captured_gradient(self._concatenated, field, weights, inputs, targets)
+        return self.gradient_parts(field, weights, inputs, targets) if captured is None else [captured]
+
+    def _concatenated(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> Elements:
-        parts = self.gradient_parts(field, weights, inputs, targets)
-        return parts[0] if len(parts) == 1 else field.concat(parts, 2)
+        return field.concat(self.gradient_parts(field, weights, inputs, targets), 2)
 
     def gradient_parts(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements

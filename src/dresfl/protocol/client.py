@@ -11,7 +11,7 @@ from dresfl.field import SecretSeed
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
-from .round import coded_gradient, coded_gradient_parts, encode_rows
+from .round import coded_gradient, encode_rows
 from .session import Session
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
@@ -115,7 +115,8 @@ def answer_from_shares(session: Session, index: int, held: ShareTable, answered:
 def encoded_answer(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> bytes:
     """`answer_from_shares` as a message. The gradient's parts are packed one by one, so that it is copied once."""
     coded = _claimed_rows(session, index, held, answered, task)
-    parts = coded_gradient_parts(session, session.field, task.weights, coded)  # (M,1,·)
+    size = session.network.input_size
+    parts = session.network.answer_parts(session.field, task.weights, coded[..., :size], coded[..., size:])  # (M,1,·)
     return Answer.encode_parts(task.round_number, index, [part[:, 0] for part in parts], session)
 
 

@@ -71,7 +71,7 @@ def share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[f
     arguments = (*numbers, *[tensor.data_ptr() for tensor in tensors])
     threads = min(_threads.get() or torch.get_num_threads(), units) if large else 1
     helpers = _helpers(threads - 1, os.getpid()) if threads > 1 else None
-    if helpers is None or helpers.calls_alone:
+    if helpers is None or helpers.calls_alone > 0:
         if helpers is not None:
             helpers.calls_alone -= 1
         kernel(0, units, *arguments)
@@ -85,11 +85,13 @@ def share(kernel: Callable[..., None], units: int, large: bool, numbers: tuple[f
 
     start = time.perf_counter()
     others = [helpers.pool.submit(work, claims) for _ in range(helpers.count)]
-    work(claims)
-    done = time.perf_counter()
-    for other in others:
-        if not other.cancel():
-            other.result()
+    try:
+        work(claims)
+    finally:  # interrupted or not: nobody may be at work on these tensors any more
+        done = time.perf_counter()
+        for other in others:
+            if not other.cancel():
+                other.result()
     waited = time.perf_counter() - done
     if waited > max(_SHORT_WAIT, _LONG_SHARE * (done - start)):
         helpers.calls_alone = _CALLS_ALONE

@@ -48,6 +48,8 @@ def _nearest(
         row = table[limb]
         for m in range(channels):
             factor = read(radix + 8 * (limb * channels + m))
+            if factor == 0.0:
+                continue  # about half of them: the first products of moduli have few limbs
             source = numba.carray(pointer(matrix + m * row_bytes), size, np.float64)
             for i in range(size):
                 row[i] += factor * source[i]

@@ -122,8 +122,8 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def keep_freed_memory(largest: int = 2**30) -> None:
-    """For commands that compute: let this process keep memory that it has freed, in blocks of at most these bytes."""
+def keep_freed_memory(one_heap: bool = False) -> None:
+    """For commands that compute: let this process keep memory that it has freed, for all threads together or each."""
     from dresfl.kernels.cpu import keep_freed_memory as keep
 
-    keep(largest)
+    keep(one_heap=one_heap)

@@ -43,7 +43,7 @@ def serve_command(
     from dresfl.deploy.serve import serve
     from dresfl.deploy.settings import CoordinatorConfig, load_settings
 
-    display.keep_freed_memory(2**22)  # it works in small blocks; messages of a large model go back at once
+    display.keep_freed_memory(one_heap=True)
     with _logging() as log:
         summary = serve(load_settings(CoordinatorConfig, config), log, use_earlier=earlier)
     _show(summary, as_json)
@@ -57,7 +57,7 @@ def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     from dresfl.deploy.join import join
     from dresfl.deploy.settings import ClientConfig, load_settings
 
-    display.keep_freed_memory()
+    display.keep_freed_memory(one_heap=True)
     with _logging() as log:
         summary = join(load_settings(ClientConfig, config), log)
     _show(summary, as_json)

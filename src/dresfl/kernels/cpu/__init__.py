@@ -40,18 +40,24 @@ _PARALLEL_BLOCKS = 2**14
 _PARALLEL_DIGITS = 2**17
 
 
-def keep_freed_memory(limit: int = 2**30) -> bool:
+def keep_freed_memory(limit: int = 2**30, one_heap: bool = False) -> bool:
     """Let this process keep up to `limit` bytes that it has freed; returns whether the C library agreed.
 
     glibc hands large blocks back to the operating system on every free, and each round would fetch all its pages again:
     8,700 page faults, a third of the time of nine clients' gradients. A program may call this as it starts; a library
     should not.
+
+    one_heap: all threads share what was freed. Else each keeps its own: a coordinator, whose network, machine and disk
+    have threads, then held 1.5 GB instead of 0.93 GB for a model of 4 million parameters. For programs whose threads
+    seldom ask for memory at the same time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, TypeError, AttributeError):  # another C library
         return False
-    trim_threshold, mmap_threshold = -1, -3  # <malloc.h>
+    trim_threshold, mmap_threshold, most_heaps = -1, -3, -8  # <malloc.h>
+    if one_heap and not mallopt(most_heaps, 1):
+        return False
     return bool(mallopt(trim_threshold, limit)) and bool(mallopt(mmap_threshold, limit))
 
 

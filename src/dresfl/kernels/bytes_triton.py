@@ -46,7 +46,7 @@ def has_few_rows(left: Tensor, right: Tensor, moduli: Tensor) -> bool:
     """Whether `few_rows_product` serves this product: a matrix of few rows times one of few rows and many columns."""
     if not left.dim() == right.dim() == 3 or not left.shape[0] == right.shape[0] == len(moduli):
         return False
-    few = 0 < min(left.shape) and max(left.shape[1:]) <= MOST_ROWS and left.shape[2] == right.shape[1]
+    few = min(left.shape) > 0 and max(left.shape[1:]) <= MOST_ROWS and left.shape[2] == right.shape[1]
     return few and right.shape[2] >= FEWEST_COLUMNS
 
 

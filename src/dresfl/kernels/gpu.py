@@ -84,7 +84,7 @@ def squares_by_sixteen(values: Tensor) -> Tensor | None:
 
 
 def elementwise_int8(operation: str, left: Tensor, right: Tensor, moduli: Tensor) -> Tensor | None:
-    """Residues left + right ("add"), left − right ("sub"), left · right ("mul"); None where there is no kernel for it."""
+    """Residues left + right ("add"), left − right ("sub") or left · right ("mul"); None where no kernel does it."""
     if not fused_kernels(str(left.device)) or not left.numel() or {left.dtype, right.dtype} != {torch.int8}:
         return None
     from .bytes_triton import elementwise

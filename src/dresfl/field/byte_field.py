@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import embed_int8, matmul_int8, per_channel
+from dresfl.kernels import elementwise_int8, embed_int8, matmul_int8, per_channel
 
 from .arithmetic import PublicMatrix
 from .residue_system import ResidueSystem
@@ -69,13 +69,16 @@ class ByteField(ResidueSystem):
         return matmul_int8(left, right, self._p32)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduced_sum(left.to(torch.int16) + right)
+        fused = elementwise_int8("add", left, right, self._p32)
+        return self._reduced_sum(left.to(torch.int16) + right) if fused is None else fused
 
     def sub(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduced_sum(left.to(torch.int16) - right)
+        fused = elementwise_int8("sub", left, right, self._p32)
+        return self._reduced_sum(left.to(torch.int16) - right) if fused is None else fused
 
     def mul(self, left: Tensor, right: Tensor) -> Tensor:
-        return self._reduced_product(left.to(torch.int32) * right)
+        fused = elementwise_int8("mul", left, right, self._p32)
+        return self._reduced_product(left.to(torch.int32) * right) if fused is None else fused
 
     def sum(self, elements: Tensor, axis: int) -> Tensor:
         if elements.shape[axis] > self.LONGEST_SUM:

@@ -4,6 +4,7 @@ from . import cpu
 from .chacha20 import key_words
 from .cpu import chacha20_blocks, matmul, reduce_
 from .gpu import (
+    elementwise_int8,
     embed_int8,
     fused_kernels,
     largest_magnitude,

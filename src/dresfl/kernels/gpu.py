@@ -25,9 +25,11 @@ def fused_kernels(device: str) -> bool:
 def matmul_int8(left: Tensor, right: Tensor, moduli: Tensor) -> Tensor:
     """left @ right modulo primes below 256, residues int8 in and out; `int8_triton` says which shapes are allowed."""
     if fused_kernels(str(left.device)):
+        from . import bytes_triton
         from .int8_triton import matmul_int8 as fused
 
-        return fused(left, right, moduli)
+        few = bytes_triton.has_few_rows(left, right, moduli)
+        return bytes_triton.few_rows_product(left, right, moduli) if few else fused(left, right, moduli)
     if left.dim() == right.dim() == 3 and left.shape[2] <= MAX_INNER and left.device.type == "cpu" and _cpu_int8():
         totals = torch.empty((len(moduli), left.shape[1], right.shape[2]), dtype=torch.int32)
         for a, b, total in zip(left, right, totals, strict=True):
@@ -79,6 +81,15 @@ def squares_by_sixteen(values: Tensor) -> Tensor | None:
     from . import step_triton
 
     return step_triton.squares_by_sixteen(values) if values.numel() >= step_triton.FEWEST else None
+
+
+def elementwise_int8(operation: str, left: Tensor, right: Tensor, moduli: Tensor) -> Tensor | None:
+    """Residues left + right ("add"), left − right ("sub") or left · right ("mul"); None where no kernel does it."""
+    if not fused_kernels(str(left.device)) or not left.numel() or {left.dtype, right.dtype} != {torch.int8}:
+        return None
+    from .bytes_triton import elementwise
+
+    return elementwise(operation, left, right, moduli)
 
 
 def embed_int8(integers: Tensor, moduli: Tensor) -> Tensor:

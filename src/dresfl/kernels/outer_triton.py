@@ -91,16 +91,16 @@ def outer_product(
     left_steps: tuple[int, int],
     right_steps: tuple[int, int],
     *,
-    rows: int = 128,
-    columns: int = 128,
-    tiles: int = 8,
-    warps: int = 8,
-    stages: int = 3,
+    rows: int = 64,
+    columns: int = 256,
+    tiles: int = 16,
+    warps: int = 4,
+    stages: int = 4,
 ) -> None:
     """left (M,N,m,n) times the transpose of right (M,N,k,n) into out (M,N,m,k), contiguous; n ≤ MAX_INNER.
 
     The factors are rows in memory, `steps` rows from channel to channel and from matrix to matrix, as `int8_triton`
-    prepares them. The keywords say how the work is cut.
+    prepares them. The keywords say how the work is cut: this way was the fastest of 35 on an H200.
     """
     (channels, repeat, m, k), n = out.shape, left.shape[3]
     left_rows = (channels - 1) * left_steps[0] + (repeat - 1) * left_steps[1] + m

@@ -19,7 +19,7 @@ from .vectors import LANES, ROWS, VECTORS, compiled, pointer, read, tile_of, wri
 
 AFFINE, ACTIVATION = 0, 1
 
-# What a tile holds: AVX-512 has 32 registers, others 16 or fewer. 8 × 3 was the fastest of ten on Intel's and on AMD's.
+# What a tile holds: AVX-512 has 32 registers, others 16 or fewer. 8 × 3 was the fastest of seven on an Intel CPU.
 TILE_ROWS, TILE_VECTORS = (8, 3) if LANES == 8 else (ROWS, VECTORS)
 PANEL = LANES * TILE_VECTORS
 _FEWER_ROWS = 4 if TILE_ROWS > 4 else 1

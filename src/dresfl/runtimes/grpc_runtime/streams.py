@@ -55,6 +55,9 @@ def unbundle(data: bytes) -> list[memoryview]:
     return found
 
 
+_FRAME_BYTES = 2**20  # of HTTP/2: a slice is one frame instead of sixty-four
+
+
 class StreamEnded(Exception):
     """The other side closed or lost the stream: nothing is wrong, and nothing more will come."""
 
@@ -65,6 +68,8 @@ def channel_options(keepalive: float, most_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", most_bytes),
+        ("grpc.http2.max_frame_size", _FRAME_BYTES),
+        ("grpc.http2.write_buffer_size", _FRAME_BYTES),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds // 2),
         ("grpc.http2.ping_timeout_ms", 2 * milliseconds),  # the one that gRPC keeps to: else a minute, always

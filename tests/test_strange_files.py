@@ -17,7 +17,8 @@ from dresfl.deploy.toml import override, parse_table
 from dresfl.errors import CheckpointError, DataError, DresError, IdentityError, UsageError
 from dresfl.experiments.bench.page import read_results
 from dresfl.experiments.vectors import check_vectors
-from dresfl.federation import Terms
+from dresfl.federation import Agreement, Terms
+from dresfl.model import Dense
 from dresfl.runtimes.local import from_trace
 from dresfl.sealing.identity import load_tls_key, private_pem
 from dresfl.storage.run_folder import read_metrics, read_summary
@@ -53,10 +54,12 @@ def test_values_that_toml_allows_and_nothing_else_does(text: str) -> None:
 
 @pytest.mark.parametrize("rows", ["1e400", "-1e400", "NaN", '"x"', "[1]", "null", "9" * 400, DEEP])
 def test_terms_of_impossible_rows(rows: str) -> None:
-    terms = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5), (b"c" * 32, b"d" * 32)).to_json().decode()
-    changed = json.dumps(json.loads(terms) | {"rows": ["HERE", 5]}).replace('"HERE"', rows)
+    agreement = Agreement((Dense(2),), (3,), num_clients=3, rounds=10)
+    settled = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5, 4), (b"c" * 32, b"d" * 32, b"e" * 32))
+    terms = settled.to_json(agreement).decode()
+    changed = json.dumps(json.loads(terms) | {"rows": ["HERE", 5, 4]}).replace('"HERE"', rows)
     with pytest.raises(CheckpointError):
-        Terms.from_json(changed.encode(), 2)
+        Terms.from_json(changed.encode(), agreement)
 
 
 def test_keys_of_kinds_that_are_not_known(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl import kernels
 from dresfl.errors import DataError, UsageError
+from dresfl.kernels import stepped_integers as fused_stepped_integers
 
 
 @final
@@ -69,7 +69,7 @@ def stepped_integers(integers: Tensor, update: Tensor, scales: Tensor, noise: Te
     >>> stepped_integers(torch.tensor([7]), 0.75 * one, 4 * one, 0.5 * one).tolist()
     [4.0]
     """
-    fused = kernels.stepped_integers(integers, update, scales, noise)
+    fused = fused_stepped_integers(integers, update, scales, noise)
     return integers.to(torch.float64) - stochastic_round(update * scales, noise) if fused is None else fused
 
 

@@ -252,7 +252,8 @@ def test_no_share_in_the_clear(consortium: Consortium) -> None:
             for share in client.deal_to(range(consortium.clients)):
                 for row in range(share.residues.shape[1]):
                     found += 1
-                    assert session.field.pack(share.residues[:1, row : row + 1]) not in seen
+                    packed = session.field.pack(share.residues[:, row : row + 1])
+                    assert packed[: session.row_width * session.field.residue_bytes] not in seen  # of one channel
     assert found > 100
 
 

@@ -25,9 +25,9 @@ def captured(consortium: Consortium, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     messages: Capture = []
     received = CoordinatorHost.received
 
-    def noted(host: CoordinatorHost, client: int, data: bytes) -> list[OnNetwork]:
-        messages.append((client, data))
-        return received(host, client, data)
+    def noted(host: CoordinatorHost, client: int, *data: bytes | memoryview) -> list[OnNetwork]:
+        messages.extend((client, bytes(message)) for message in data)
+        return received(host, client, *data)
 
     async def run() -> Network:
         network = Network(consortium)

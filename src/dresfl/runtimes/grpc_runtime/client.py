@@ -1,6 +1,7 @@
 """A client on the network: it connects, and comes back whatever happens. All decisions are the machine's."""
 
 import asyncio
+import contextlib
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from .weights import WeightReceiver
 
 _SLICE_WORK = (Deal, Keep, Flush)
 _TOGETHER = 16  # pieces of work
+_LAST_WORDS_SECONDS = 3.0
 _ON_EXPIRY = "the coordinator ends this connection when the next round begins"
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -48,14 +50,6 @@ class _Disconnected(Exception):
     """The machine wants to come back later."""
 
 
-class _GivesUp(Exception):
-    """The machine wants to end, after it has said what it had to say."""
-
-    def __init__(self, error: DresError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 @final
 class GrpcClient:
     """One client: its machine, its work in threads, and a connection that comes back."""
@@ -67,7 +61,7 @@ class GrpcClient:
         self._most_bytes = largest_message(agreement)
         self.machine = Site(agreement, credentials.roster, workplace.index, workplace.introduce)
         self._loop = asyncio.get_running_loop()
-        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Message | None] = asyncio.Queue()  # None: that was all
         self._work: asyncio.Queue[Work] = asyncio.Queue()
         self._dealing: asyncio.Queue[Work] = asyncio.Queue()
         self._worker, self._dealer = ThreadPoolExecutor(1, "work"), ThreadPoolExecutor(1, "deal")
@@ -75,6 +69,8 @@ class GrpcClient:
         self._changed = asyncio.Event()
         self._clock = ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY)
         self._final: Task | None = None
+        self._given_up: DresError | None = None
+        self._gives_up, self._all_said = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> Task:
         """Take part until the end; return the final weights. Raises Refused if the coordinator will not have us."""
@@ -93,6 +89,8 @@ class GrpcClient:
                     reason = f"{error.code().name}: {error.details()}"
                 except (MessageError, StreamEnded, _Disconnected) as error:
                     reason = str(error)
+                if self._given_up is not None:
+                    raise self._given_up
                 self._carry_out(self.machine.disconnected(self._loop.time()))
                 if self._final is not None:
                     return self._final
@@ -119,18 +117,15 @@ class GrpcClient:
         async with grpc.aio.secure_channel(self._settings.coordinator, credentials, options) as channel:
             stream = CoordinatorStream(channel)
             self._carry_out(self.machine.connected(self._loop.time()))
-            try:
-                await first_of(
-                    self._read(stream),
-                    self._write(stream),
-                    self._perform(self._work, self._worker),
-                    self._perform(self._dealing, self._dealer),
-                    self._keep_time(),
-                    self._watch_clock(),
-                )
-            except _GivesUp as given_up:
-                await stream.end([self._outbox.get_nowait() for _ in range(self._outbox.qsize())])
-                raise given_up.error from None
+            await first_of(
+                self._read(stream),
+                self._write(stream),
+                self._perform(self._work, self._worker),
+                self._perform(self._dealing, self._dealer),
+                self._keep_time(),
+                self._watch_clock(),
+                self._give_up(),
+            )
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -144,7 +139,9 @@ class GrpcClient:
                 case Disconnect():
                     raise _Disconnected(action.reason)
                 case GiveUp():
-                    raise _GivesUp(action.error)
+                    self._given_up = action.error
+                    self._outbox.put_nowait(None)
+                    self._gives_up.set()
                 case Leave():
                     self._final = action.final
         if self._final is not None or self.machine.wake_at != self._wake_at:
@@ -160,12 +157,19 @@ class GrpcClient:
     async def _write(self, stream: CoordinatorStream) -> None:
         """Write what waits: together, up to the size of a bundle."""
         while True:
-            messages = [await self._outbox.get()]
-            size = messages[0].size
-            while not self._outbox.empty() and size < BUNDLE_BYTES:
-                messages.append(self._outbox.get_nowait())
-                size += messages[-1].size
-            await stream.write(messages)
+            messages, size = list[Message](), 0
+            message = await self._outbox.get()
+            while message is not None:
+                messages.append(message)
+                size += message.size
+                if self._outbox.empty() or size >= BUNDLE_BYTES:
+                    break
+                message = self._outbox.get_nowait()
+            if messages:
+                await stream.write(messages)
+            if message is None:
+                await stream.end()
+                self._all_said.set()
 
     async def _perform(self, queue: "asyncio.Queue[Work]", thread: ThreadPoolExecutor) -> None:
         """Work through a queue. Slices are small pieces of work: several go to the thread together."""
@@ -184,6 +188,15 @@ class GrpcClient:
         while True:
             self._clock.look()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _give_up(self) -> None:
+        """End with the machine's error, after what it had to say has been said, or after a while."""
+        await self._gives_up.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self._all_said.wait()
+        if self._given_up is not None:
+            raise self._given_up
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""

@@ -25,7 +25,6 @@ SAME_RELEASE = "use the same release of dresfl everywhere"
 
 
 BUNDLE_BYTES = 2**18  # a bundle that has so many takes no further message
-_END_SECONDS = 3.0  # for the last messages
 _LENGTH = struct.Struct("<I")
 
 
@@ -143,14 +142,11 @@ class CoordinatorStream:
         except asyncio.InvalidStateError:  # gRPC's word for a stream that ended before
             raise await self._end() from None
 
-    async def end(self, messages: Sequence[Message]) -> None:
-        """Send the last messages, and wait a little until the coordinator has seen them: it then ends the stream."""
-        with contextlib.suppress(TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            async with asyncio.timeout(_END_SECONDS):
-                if messages:
-                    await self._call.write(bundle(messages))
-                await self._call.done_writing()
-                await self._call.code()
+    async def end(self) -> None:
+        """Say that no more messages come, and wait until the coordinator has seen them all: it then ends the stream."""
+        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
+            await self._call.done_writing()
+            await self._call.code()
 
     async def _end(self) -> Exception:
         call = self._call

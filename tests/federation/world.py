@@ -315,6 +315,8 @@ class World:
                 if action.error is not None:
                     self.disturbances.append(f"client {action.client} is refused: {action.error}")
                 self._end_link(action.client, action.error)
+            case Finish() if action.error is not None:  # no schedule leaves too few who can answer
+                raise self.broken(f"the coordinator gives up: {action.error}")
             case Finish():
                 self._finish()
             case _:

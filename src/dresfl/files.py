@@ -81,6 +81,7 @@ def write_new(path: Path, data: bytes, *, private: bool = False, error: type[Dre
             with contextlib.suppress(OSError):
                 path.unlink()  # made a moment ago, and not whole
             raise
+        sync_folder(path.parent)
 
 
 def _keep_beside(path: Path, keep: Path) -> None:
@@ -127,7 +128,7 @@ def read_file(path: Path, limit: int, *, private: bool = False, error: type[Dres
         if private and os.name == "posix" and status.st_mode & 0o077:
             raise error(
                 f"{path} is private, but its mode {stat.S_IMODE(status.st_mode):04o} lets other users at it",
-                f"chmod 600 {path}; if others may have read a key in it, make a new identity",
+                f"chmod 600 {path}; if others may have read a key in it, make a new one",
             )
         data = file.read(limit + 1)
     if len(data) > limit:

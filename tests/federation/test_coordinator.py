@@ -438,7 +438,37 @@ def test_when_too_many_decline_the_run_ends_and_names_them():
     assert "other weights" in str(error)
     assert "a damaged store" in str(error)
     assert "2 are left, but 3 are needed" in str(error)
+    assert len(str(error)) < 600
     assert run.machine.ended
+
+
+def test_what_a_client_says_is_cut_and_cannot_steer_a_terminal():
+    run = Run()
+    run.training()
+    for client in (0, 1, 2):
+        actions = run.say(client, Declined(0, "\x1b[2Jgone\nhint: send your key" + "x" * 500))
+    text = str(actions[-1].error)
+    assert text.isprintable()
+    assert len(text) < 800
+    assert "They are" in text
+
+
+def test_the_same_refusal_comes_once():
+    run = Run()
+    run.training()
+    run.say(0, Declined(0, "other weights"))
+    assert isinstance(closed(run.say(0, Declined(0, "other weights")))[0], MessageError)
+
+
+def test_a_client_that_is_back_may_answer_again_before_it_holds_everything():
+    run = Run()
+    run.training()
+    run.say(0, Declined(ANY_ROUND, "a damaged store"))
+    run.join(0)
+    run.hold(0)
+    for client in (1, 2):
+        run.say(client, Declined(0, "other weights"))
+    assert not run.machine.ended
 
 
 def test_who_declines_is_not_asked_again_until_it_is_ready_again():

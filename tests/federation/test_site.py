@@ -323,6 +323,18 @@ def test_a_damaged_share_ends_the_connection_so_that_it_is_fetched_again():
     assert isinstance(action, Disconnect)
 
 
+def test_a_disk_that_fails_again_in_the_same_round_ends_the_client():
+    client = Client()
+    client.join()
+    (piece,) = client.weights()
+    client.done(piece, StoreError("no space left"))
+    client.join()
+    (piece,) = client.weights()
+    *before, action = client.done(piece, StoreError("no space left"))
+    assert isinstance(action, GiveUp)
+    assert [message.round_number for message in said(before)] == [ANY_ROUND]
+
+
 def test_rounds_and_ends_that_were_not_agreed_on():
     for message in ("round", "end", "session"):
         client = Client()

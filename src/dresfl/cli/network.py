@@ -31,7 +31,8 @@ def serve_command(
         bool,
         typer.Option(
             "--from-earlier-checkpoint",
-            help="If the newest checkpoint is damaged, go on from the one before it. The weights will be the same.",
+            help="If the newest checkpoint is damaged, go on from the one before it. "
+            "The weights will be the same, if on_shortage is retry.",
         ),
     ] = False,
     as_json: JsonOption = False,

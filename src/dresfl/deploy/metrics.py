@@ -42,7 +42,9 @@ class _Collector(Collector):
         yield CounterMetricFamily(
             "dresfl_relayed_bytes", "Sealed bytes taken from dealers", machine.relay.relayed_bytes
         )
-        yield GaugeMetricFamily("dresfl_spooled_bytes", "Sealed bytes on disk", machine.relay.stored_bytes)
+        yield GaugeMetricFamily(
+            "dresfl_spooled_bytes", "Sealed bytes that wait for their receivers", machine.relay.stored_bytes
+        )
         last = GaugeMetricFamily("dresfl_last_answered_round", "Each client's last answer", labels=["client"])
         for client, number in sorted(counters.last_answered.items()):
             last.add_metric([str(client)], number)
@@ -63,7 +65,11 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # no thread can be started
+                self._room.release()
+                self.shutdown_request(request)
         else:
             self.shutdown_request(request)
 

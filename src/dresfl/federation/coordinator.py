@@ -49,6 +49,7 @@ from .relay import Relay, Windows
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
+_REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
 
@@ -320,6 +321,7 @@ class Coordinator:
         relay, done = running.relay, list[Action]()
         if not state.joined:
             state.joined = True
+            self._declined.pop(client, None)  # it is back, and may answer
             relay.client_came(client)
             done = [self._done(client, running)] if self._closing_until is not None else []
         return [*done, *relay.declare(client, message.dealer, message.held), *relay.due()]
@@ -342,7 +344,6 @@ class Coordinator:
         if state.ready:
             raise MessageError("a second Ready came")
         state.ready = True
-        self._declined.pop(client, None)
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
         if self._closing_until is not None:
             return actions
@@ -397,6 +398,8 @@ class Coordinator:
         current = self._opening is not None and message.round_number == self._opening.number
         if self._closing_until is not None or not (current or message.round_number == ANY_ROUND):
             return []
+        if self._declined.get(client) == message:
+            raise MessageError("the same Declined came a second time")
         self._declined[client] = message
         number, reason = running.training.round_number, message.reason
         line = _log("declined", client=client, round=number, reason=reason)
@@ -404,10 +407,12 @@ class Coordinator:
         if left >= needed:
             return [line]
         self.ended = True
-        names = ", ".join(f"{self._roster.members[c].name} ({m.reason})" for c, m in sorted(self._declined.items()))
+        members, declined = self._roster.members, sorted(self._declined.items())
+        names = ", ".join(members[c].name for c, _ in declined)
+        reasons = "; ".join(f"{members[c].name}: {m.reason[:_REASON_LETTERS]}" for c, m in declined)
         error = TooFewAnswers(
-            f"{len(self._declined)} clients will not answer round {number}, so {left} are left, but {needed} are "
-            f"needed: {names}",
+            f"{len(declined)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
+            f"They are {names} ({reasons})",
             "see the logs of these clients; restore their folders, or the coordinator's, and start again",
         )
         return [line, _log("ended", reason=str(error), hint=error.hint), Finish(error)]

@@ -122,7 +122,8 @@ class _Plain(Message):
         if cls.REST == "bytes":
             values.append(rest)
         elif cls.REST == "text":
-            values.append(bytes(rest).decode("utf-8", "replace"))
+            text = bytes(rest).decode("utf-8", "replace")  # for logs and errors: nothing that a terminal would obey
+            values.append("".join(letter if letter.isprintable() else "?" for letter in text))
         elif cls.REST == "bits":
             values.append(int.from_bytes(rest, "little"))
         return cls(*values)

@@ -100,6 +100,7 @@ class Site:
         self._member: Membership | None = None
         self.rounds_answered = 0
         self._final: Task | None = None
+        self._failed_round: int | None = None  # the last one that the own disk kept from being answered
         # Whether this connection, or the last one, was of use: slices were kept, a round came after an answered one, or
         # it lasted. If so, the runtime may come back soon. A Begin alone is not enough: a coordinator with a full disk
         # sends dealers away right after it.
@@ -172,10 +173,12 @@ class Site:
             return []
         self._pending = [pending for pending in self._pending if pending is not work]
         if isinstance(result, StoreError) and isinstance(work, AnswerTask):
+            again, self._failed_round = work.task.round_number == self._failed_round, work.task.round_number
+            if again:  # fetching shares again did not help: the disk itself will not do
+                return self._give_up(result)
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
         if isinstance(result, DresError) and not isinstance(result, MessageError):
-            hidden = f"{type(result).__name__}: see the log of this client"  # its words may be for this client alone
-            return [_send(Declined(ANY_ROUND, hidden)), GiveUp(result)]
+            return self._give_up(result)
         match work:
             case Join():
                 return self._has_joined(work, result)
@@ -191,6 +194,11 @@ class Site:
                 self._final, self._leave_at = work.final, now + _FAREWELL_SECONDS
                 return [_send(Informed(work.final.round_number))]
         raise RuntimeError(f"{work} is not known")
+
+    def _give_up(self, error: DresError) -> list[Action]:
+        """End with an error, and let the coordinator know. What the error says may be for this client alone."""
+        hidden = f"{type(error).__name__}: see the log of this client"
+        return [_send(Declined(ANY_ROUND, hidden)), GiveUp(error)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""

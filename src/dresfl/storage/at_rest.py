@@ -111,7 +111,7 @@ class StorageKey:
 
         head, rest = data[: len(_HEAD) + _MARK], data[len(_HEAD) + _MARK :]
         if head != _HEAD + self.mark:
-            raise _of_another_key(path, head)
+            raise _of_another_key(path, head, self.mark)
         try:
             return ChaCha20Poly1305(self._files).decrypt(rest[:_NONCE], rest[_NONCE:], head + role.encode())
         except (InvalidTag, ValueError) as cause:
@@ -124,7 +124,10 @@ class StorageKey:
         return RowCipher(self._derive(b"rows" + sharing_digest, 64), row_bytes)
 
 
-def _of_another_key(path: Path, head: bytes) -> StoreError:
+def _of_another_key(path: Path, head: bytes, mark: bytes) -> StoreError:
+    """What a file that does not begin as the key's files do is: damaged, of another key, or not sealed."""
+    if head[: len(_HEAD)] == _HEAD and sum(a != b for a, b in zip(head[len(_HEAD) :], mark, strict=False)) <= 2:
+        return BrokenSeal(f"{path} is damaged in the mark of its storage key", "restore it")
     if head[: len(_HEAD)] == _HEAD:
         return StoreError(
             f"{path} was sealed with the storage key {head[len(_HEAD) :].hex()}, and another one is given",

@@ -14,6 +14,7 @@ The checkpoint before stays under another name. If the newest is damaged, a run 
 decoded depends on no mask and on nobody's absence, so the weights come out the same.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -120,7 +121,11 @@ def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
         tensors, meta = decode_tensors(data)
     except FileNotFoundError as error:
         raise _Damaged(f"{path} is missing") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        if error.errno != errno.EIO:  # a bad sector is damage; anything else may pass
+            raise CheckpointError(f"cannot read {path}: {error.strerror}", "check its permissions") from error
+        raise _Damaged(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise _Damaged(f"{path} cannot be read: {error}") from error
     except BrokenSeal as error:
         raise _Damaged(str(error), error.hint) from error

@@ -6,6 +6,7 @@ As long as few bytes wait, they stay in memory. Those of a receiver that is away
 flushed: a slice lost or torn in a crash is found missing, or does not open, and its dealer is asked again.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -34,6 +35,8 @@ class Spool:
             for other in folder.iterdir():
                 if other != self._folder:
                     shutil.rmtree(other) if other.is_dir() else other.unlink()
+            for part in self._folder.glob("*/*.part"):  # of a write that a crash cut short
+                part.unlink()
         except OSError as error:
             raise DresError(f"cannot use the spool {folder}: {error.strerror}", "check its permissions") from error
 
@@ -86,4 +89,5 @@ class Spool:
         if held is not None:
             self._room += len(held)
             return
-        self._path(receiver, dealer, number).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what stays is found at the next start, and dropped then
+            self._path(receiver, dealer, number).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dresfl.errors import MessageError
 from dresfl.federation.messages import Ack, Holding, Message, Ready, Slice
-from dresfl.runtimes.grpc_runtime.streams import bundle, first_of, unbundle
+from dresfl.runtimes.grpc_runtime.streams import BUNDLE_BYTES, BUNDLE_MESSAGES, bundle, first_of, unbundle
 
 MESSAGES: list[Message] = [Ready(bytes(16)), Ack(1, 2), Holding(3, 0), Slice(1, 2, b""), Slice(1, 2, bytes(1000))]
 
@@ -36,6 +36,18 @@ def test_a_bundle_that_fits_is_taken_and_any_other_refused(data: bytes) -> None:
 def test_lengths_that_do_not_fit(data: bytes) -> None:
     with pytest.raises(MessageError):
         unbundle(data)
+
+
+def test_a_bundle_has_only_so_many_messages() -> None:
+    """A megabyte of messages of one byte would be 44 MB of what refers to them."""
+    one = b"\1\0\0\0x"
+    assert len(unbundle(one * BUNDLE_MESSAGES)) == BUNDLE_MESSAGES
+    with pytest.raises(MessageError, match="more than"):
+        unbundle(one * (BUNDLE_MESSAGES + 1))
+    long = bundle([Slice(1, 2, bytes(2 * BUNDLE_BYTES))])
+    assert len(unbundle(one + long)) == 2
+    with pytest.raises(MessageError, match="goes on after"):
+        unbundle(long + one)
 
 
 def test_the_first_to_end_decides() -> None:

@@ -135,9 +135,14 @@ def soak(rounds: int, clients: int, sample_seconds: float = 1.0) -> dict[str, An
                 process.start()
 
         config = load_settings(CoordinatorConfig, folder / "coordinator" / "fed.toml")
-        summary = serve(config, log_to(note), start)
-        for process in processes:
-            process.process.wait(60)
+        try:
+            summary = serve(config, log_to(note), start)
+            for process in processes:
+                process.process.wait(60)
+        finally:
+            for process in processes:
+                if process.starts:
+                    process.kill()
     found = {name: grown(seen) for name, seen in watch.seen.items()}
     allowed = _MEMORY_NOISE + _MEMORY_A_ROUND * rounds
     wrong: list[str] = []

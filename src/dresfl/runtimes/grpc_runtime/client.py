@@ -20,7 +20,15 @@ from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.log import Log
 from dresfl.sealing import valid_until
 
-from .streams import BUNDLE_BYTES, SAME_RELEASE, CoordinatorStream, StreamEnded, channel_options, first_of
+from .streams import (
+    BUNDLE_BYTES,
+    BUNDLE_MESSAGES,
+    SAME_RELEASE,
+    CoordinatorStream,
+    StreamEnded,
+    channel_options,
+    first_of,
+)
 from .tls import Credentials
 from .weights import WeightReceiver
 
@@ -162,7 +170,7 @@ class GrpcClient:
             while message is not None:
                 messages.append(message)
                 size += message.size
-                if self._outbox.empty() or size >= BUNDLE_BYTES:
+                if self._outbox.empty() or size >= BUNDLE_BYTES or len(messages) == BUNDLE_MESSAGES:
                     break
                 message = self._outbox.get_nowait()
             if messages:

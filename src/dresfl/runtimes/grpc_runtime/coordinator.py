@@ -29,6 +29,7 @@ from .descriptors import connection_limit
 from .strangers import Strangers, keep_room
 from .streams import (
     BUNDLE_BYTES,
+    BUNDLE_MESSAGES,
     METHOD,
     METHOD_OF_VERSION_2,
     SAME_RELEASE,
@@ -253,7 +254,11 @@ class GrpcCoordinator:
     async def _keep_room(self, port: int) -> None:
         """Keep half of the places free of strangers."""
         most = (self._most_connections - len(self._credentials.roster.members)) // 2
-        await keep_room(Strangers(port, most), lambda: [connection.peer for connection in self._open], self._log)
+        strangers = Strangers(port, most)
+        try:
+            await keep_room(strangers, lambda: [connection.peer for connection in self._open], self._log)
+        finally:
+            strangers.close()
 
     async def _watch_clock(self) -> None:
         while True:
@@ -352,7 +357,7 @@ class GrpcCoordinator:
         """
         while True:
             messages, size = list[Message](), 0
-            while not messages or (connection.waiting and size < BUNDLE_BYTES):
+            while not messages or (connection.waiting and size < BUNDLE_BYTES and len(messages) < BUNDLE_MESSAGES):
                 message = await self._next_message(connection)
                 if message is not None:
                     messages.append(message)

@@ -57,22 +57,28 @@ class Strangers:
 
     def __init__(self, port: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._port, self.most, self._clock = port, most, clock
+        try:  # it stays open: a look must be possible when there is no descriptor left
+            self._folder = os.open(_SOCKETS, os.O_RDONLY)
+        except OSError:  # another system
+            self._folder = -1
         self._seen: dict[
             int, tuple[float, Address | None]
         ] = {}  # inode -> since when, and whose; None: not of this port
 
     def many(self) -> bool:
         """Whether there may be too many: a quick look."""
-        try:
-            return len(os.listdir(_SOCKETS)) > self.most
-        except OSError:  # another system
-            return False
+        return self._folder >= 0 and len(os.listdir(self._folder)) > self.most
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     def make_room(self, known: Iterable[Address]) -> int:
         """Close the oldest connections, if they are too many, except those of `known` peers; return how many."""
         now, clients = self._clock(), set(known)
         strangers, sockets = [], {}
-        for number, inode in _open_sockets():
+        for number, inode in _open_sockets(self._folder):
             if inode not in self._seen:
                 self._seen[inode] = (now, _peer(number, inode, self._port))
             sockets[inode] = self._seen[inode]
@@ -97,10 +103,10 @@ async def keep_room(strangers: Strangers, peers: Callable[[], Iterable[str]], lo
             closed, said = 0, time.monotonic()
 
 
-def _open_sockets() -> list[tuple[int, int]]:
+def _open_sockets(folder: int) -> list[tuple[int, int]]:
     """Descriptor and inode of every socket of this process."""
     found = []
-    for name in os.listdir(_SOCKETS):
+    for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # closed meanwhile
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
@@ -114,10 +120,13 @@ def _own(number: int, inode: int) -> socket.socket | None:
         descriptor = os.dup(number)
     except OSError:
         return None
-    if os.fstat(descriptor).st_ino != inode:
-        os.close(descriptor)
-        return None
-    return socket.socket(fileno=descriptor)
+    try:
+        if os.fstat(descriptor).st_ino == inode:
+            return socket.socket(fileno=descriptor)
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def _peer(number: int, inode: int, port: int) -> Address | None:

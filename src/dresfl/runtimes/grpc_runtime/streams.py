@@ -1,8 +1,8 @@
 """The two ends of a stream: bundles of messages each way, and the reason when it ends.
 
 A gRPC message is a bundle: for each message in it, its length u32, little-endian, and the message. What waits to be
-written goes together, up to BUNDLE_BYTES: a federation of 200 clients exchanges 200,000 small messages before its first
-round, and gRPC needs as long for each of its own as the machines do.
+written goes together, up to BUNDLE_BYTES and BUNDLE_MESSAGES: a federation of 200 clients exchanges 200,000 small
+messages before its first round, and gRPC needs as long for each of its own as the machines do.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ SAME_RELEASE = "use the same release of dresfl everywhere"
 
 
 BUNDLE_BYTES = 2**18  # a bundle that has so many takes no further message
+BUNDLE_MESSAGES = 1024  # likewise
 _LENGTH = struct.Struct("<I")
 
 
@@ -41,6 +42,8 @@ def unbundle(data: bytes) -> list[memoryview]:
     """The messages of a bundle; MessageError if its lengths do not fit."""
     whole, found, place = memoryview(data), list[memoryview](), 0
     while place < len(whole):
+        if len(found) == BUNDLE_MESSAGES or place > 2 * BUNDLE_BYTES:
+            raise MessageError(f"a bundle has more than {BUNDLE_MESSAGES} messages, or goes on after a long one")
         if place + _LENGTH.size > len(whole):
             raise MessageError("a bundle ends within a length")
         (length,) = _LENGTH.unpack_from(whole, place)

@@ -96,7 +96,8 @@ class LagrangeCode(Generic[Elements]):
     @cached_property
     def encoding_matrix(self) -> Elements:
         """(M,N,K+T): row j holds ℓ_1(α_j) … ℓ_{K+T}(α_j)."""
-        return lagrange_matrix(self.field, self.data_points + self.mask_points, self.client_points)
+        matrix: Elements = _encoding_matrix(self)
+        return matrix
 
     def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
@@ -182,6 +183,11 @@ def lagrange_matrices(field: ModularArithmetic[Elements], nodes: Tensor, targets
     numerators = products(distances).reshape(num_moduli, sets, -1, 1)
     denominators = field.mul(field.embed(distances), products(gaps).reshape(num_moduli, sets, 1, -1))
     return field.mul(numerators, field.inverse(denominators))
+
+
+@lru_cache(maxsize=16)  # many sessions of one process may have the same code
+def _encoding_matrix(code: LagrangeCode[Elements]) -> Elements:
+    return lagrange_matrix(code.field, code.data_points + code.mask_points, code.client_points)
 
 
 @lru_cache(maxsize=_CACHED_DECODERS)

@@ -37,6 +37,7 @@ from dresfl.experiments.training import train
 from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, make_keys
 from dresfl.files import write_atomic
 from dresfl.model import Dense
+from dresfl.optimizers import Optimizer
 from dresfl.runtimes.log import log_to
 
 
@@ -67,8 +68,7 @@ def measure_relay(clients: int, rows: int, features: int = 784) -> dict[str, Any
         everybody = AgreedFederation(max_colluders=(clients - 1) // 2)  # so that the round needs every client
         agreed = AgreementFile(rounds=1, model=AgreedModel((Dense(10),), (features,)), federation=everybody)
         federation = Federation(Path(name), agreed, clients, rows)
-        config = load_settings(CoordinatorConfig, Path(name) / "coordinator" / "fed.toml")
-        shared = serve(config, log_to(note), federation.start_clients)["bytes_shared"]
+        shared = serve(federation.config(), log_to(note), federation.start_clients)["bytes_shared"]
         for process in federation.clients:
             process.process.wait(60)
     seconds = times[f"ready {clients}"] - times["terms settled"]
@@ -123,7 +123,9 @@ def _used(coordinator: Process, client: Process) -> dict[str, float]:
 class Federation:
     """A folder with keys and configurations for a coordinator and clients with random rows."""
 
-    def __init__(self, folder: Path, agreed: AgreementFile, clients: int, rows: int) -> None:
+    def __init__(
+        self, folder: Path, agreed: AgreementFile, clients: int, rows: int, optimizer: Optimizer | None = None
+    ) -> None:
         self._folder, self._rows = folder, rows
         self._features, self._classes = agreed.model.input_shape[0], _classes(agreed)
         self.clients = [Process(f"site-{i}", "join", folder / f"site-{i}", "site.toml") for i in range(clients)]
@@ -131,9 +133,15 @@ class Federation:
         roster = make_keys(folder, [process.name for process in self.clients])
         self._keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
         listening = Listening("127.0.0.1:0", deadline=600.0)
-        config = CoordinatorConfig("bench", "../agreement.toml", "run", self._keys, network=listening)
+        config = CoordinatorConfig(
+            "bench", "../agreement.toml", "run", self._keys, network=listening, optimizer=optimizer or Optimizer()
+        )
         write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
         write_atomic(folder / "coordinator" / "fed.toml", to_toml(config).encode())
+
+    def config(self) -> CoordinatorConfig:
+        """The coordinator's configuration, for a coordinator in this process."""
+        return load_settings(CoordinatorConfig, self._folder / "coordinator" / "fed.toml")
 
     def start_clients(self, port: int) -> None:
         generator, shape = np.random.default_rng(1), (self._rows, self._features)

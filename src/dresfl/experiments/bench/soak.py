@@ -17,26 +17,13 @@ import threading
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from dresfl.deploy.serve import serve
-from dresfl.deploy.settings import (
-    AgreedModel,
-    AgreementFile,
-    ClientConfig,
-    ClientData,
-    Connecting,
-    CoordinatorConfig,
-    Keys,
-    Listening,
-    load_settings,
-)
-from dresfl.deploy.toml import to_toml
-from dresfl.experiments.trials.grpc_trial import Process, make_keys
-from dresfl.files import write_atomic
+from dresfl.deploy.settings import AgreedModel, AgreementFile
 from dresfl.model import Dense
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.log import log_to
+
+from .network import Federation
 
 _ROWS, _FEATURES, _CLASSES = 200, 64, 10
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -106,42 +93,19 @@ def soak(rounds: int, clients: int, sample_seconds: float = 1.0) -> dict[str, An
         lines.append(len(line) + 1)
         event = json.loads(line)
         if event["event"] == "rounds":
-            watch.start({"coordinator": os.getpid(), **{p.name: p.process.pid for p in processes}})
+            watch.start({"coordinator": os.getpid(), **{p.name: p.process.pid for p in federation.clients}})
         if event["event"] == "progress" and event["round"] == rounds:
             watch.stop()
 
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        processes = [Process(f"site-{i}", "join", folder / f"site-{i}", "site.toml") for i in range(clients)]
-        roster = make_keys(folder, [process.name for process in processes])
-        keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
         agreed = AgreementFile(rounds=rounds, model=AgreedModel((Dense(_CLASSES),), (_FEATURES,)))
-        network, optimizer = Listening("127.0.0.1:0"), Optimizer(learning_rate=0.002)
-        coordinator = CoordinatorConfig(
-            "soak", "../agreement.toml", "run", keys, network=network, optimizer=optimizer, evaluate_every=1000
-        )
-        write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
-        write_atomic(folder / "coordinator" / "fed.toml", to_toml(coordinator).encode())
-
-        def start(port: int) -> None:
-            generator = np.random.default_rng(1)
-            settings = ClientConfig(
-                "../agreement.toml", "store", keys, Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
-            )
-            for process in processes:
-                inputs = generator.random((_ROWS, _FEATURES), dtype=np.float32)
-                labels = generator.integers(_CLASSES, size=_ROWS)
-                np.savez(folder / process.name / "rows.npz", inputs=inputs, labels=labels)
-                write_atomic(folder / process.name / "site.toml", to_toml(settings).encode())
-                process.start()
-
-        config = load_settings(CoordinatorConfig, folder / "coordinator" / "fed.toml")
+        federation = Federation(Path(name), agreed, clients, _ROWS, Optimizer(learning_rate=0.002))
         try:
-            summary = serve(config, log_to(note), start)
-            for process in processes:
+            summary = serve(federation.config(), log_to(note), federation.start_clients)
+            for process in federation.clients:
                 process.process.wait(60)
         finally:
-            for process in processes:
+            for process in federation.clients:
                 if process.starts:
                     process.kill()
     found = {name: grown(seen) for name, seen in watch.seen.items()}

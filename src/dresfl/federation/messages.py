@@ -85,11 +85,6 @@ class Message(ABC):
         """The whole message, in parts."""
         return bytes([self.KIND]), *self.body()
 
-    @property
-    def size(self) -> int:
-        """The bytes of the whole message."""
-        return sum(map(len, self.parts()))
-
     def encode(self) -> bytes:
         return b"".join(self.parts())
 

@@ -17,7 +17,7 @@ MESSAGES: list[Message] = [Ready(bytes(16)), Ack(1, 2), Holding(3, 0), Slice(1, 
 def test_a_bundle_holds_its_messages_in_order(messages: list[Message]) -> None:
     found = unbundle(bundle(messages))
     assert [bytes(data) for data in found] == [message.encode() for message in messages]
-    assert [message.size for message in messages] == list(map(len, found))
+    assert [len(message.encode()) for message in messages] == list(map(len, found))
 
 
 @given(data=st.binary(max_size=40))

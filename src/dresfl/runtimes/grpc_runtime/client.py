@@ -21,9 +21,8 @@ from dresfl.runtimes.log import Log
 from dresfl.sealing import valid_until
 
 from .streams import (
-    BUNDLE_BYTES,
-    BUNDLE_MESSAGES,
     SAME_RELEASE,
+    Bundle,
     CoordinatorStream,
     StreamEnded,
     channel_options,
@@ -165,15 +164,14 @@ class GrpcClient:
     async def _write(self, stream: CoordinatorStream) -> None:
         """Write what waits: together, up to the size of a bundle."""
         while True:
-            messages, size = list[Message](), 0
+            messages = Bundle()
             message = await self._outbox.get()
             while message is not None:
-                messages.append(message)
-                size += message.size
-                if self._outbox.empty() or size >= BUNDLE_BYTES or len(messages) == BUNDLE_MESSAGES:
+                messages.add(message)
+                if self._outbox.empty() or messages.full:
                     break
                 message = self._outbox.get_nowait()
-            if messages:
+            if not messages.empty:
                 await stream.write(messages)
             if message is None:
                 await stream.end()

@@ -28,13 +28,12 @@ from dresfl.sealing import valid_until
 from .descriptors import connection_limit
 from .strangers import Strangers, keep_room
 from .streams import (
-    BUNDLE_BYTES,
-    BUNDLE_MESSAGES,
     METHOD,
     METHOD_OF_VERSION_2,
     SAME_RELEASE,
     SERVICE,
     SERVICE_OF_VERSION_1,
+    Bundle,
     ClientStream,
     StreamEnded,
     channel_options,
@@ -356,12 +355,11 @@ class GrpcCoordinator:
         A slow client skips rounds, and is never sent an old one.
         """
         while True:
-            messages, size = list[Message](), 0
-            while not messages or (connection.waiting and size < BUNDLE_BYTES and len(messages) < BUNDLE_MESSAGES):
+            messages = Bundle()
+            while messages.empty or (connection.waiting and not messages.full):
                 message = await self._next_message(connection)
                 if message is not None:
-                    messages.append(message)
-                    size += message.size
+                    messages.add(message)
             await connection.stream.write(messages)
 
     async def _next_message(self, connection: Connection) -> Message | None:

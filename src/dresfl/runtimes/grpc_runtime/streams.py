@@ -8,7 +8,7 @@ messages before its first round, and gRPC needs as long for each of its own as t
 import asyncio
 import contextlib
 import struct
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, final
 
 import grpc
@@ -29,13 +29,40 @@ BUNDLE_MESSAGES = 1024  # likewise
 _LENGTH = struct.Struct("<I")
 
 
-def bundle(messages: Sequence[Message]) -> bytes:
+@final
+class Bundle:
+    """Messages that go out together as one gRPC message."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+        self._messages = self._bytes = 0
+
+    def add(self, message: Message) -> None:
+        parts = message.parts()
+        size = sum(map(len, parts))
+        self._parts += [_LENGTH.pack(size), *parts]
+        self._messages += 1
+        self._bytes += size
+
+    @property
+    def empty(self) -> bool:
+        return not self._messages
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes no further message."""
+        return self._bytes >= BUNDLE_BYTES or self._messages >= BUNDLE_MESSAGES
+
+    def encode(self) -> bytes:
+        return b"".join(self._parts)
+
+
+def bundle(messages: Iterable[Message]) -> bytes:
     """Messages as one gRPC message."""
-    parts: list[bytes | memoryview] = []
+    together = Bundle()
     for message in messages:
-        own = message.parts()
-        parts += [_LENGTH.pack(sum(map(len, own))), *own]
-    return b"".join(parts)
+        together.add(message)
+    return together.encode()
 
 
 def unbundle(data: bytes) -> list[memoryview]:
@@ -119,8 +146,8 @@ class ClientStream:
             raise MessageError(f"a message of {longest} bytes came, {self._most_bytes} are the most")
         return messages
 
-    async def write(self, messages: Sequence[Message]) -> None:
-        await self._context.write(bundle(messages))
+    async def write(self, messages: Bundle) -> None:
+        await self._context.write(messages.encode())
 
 
 @final
@@ -138,10 +165,10 @@ class CoordinatorStream:
             raise await self._end()
         return unbundle(data)
 
-    async def write(self, messages: Sequence[Message]) -> None:
+    async def write(self, messages: Bundle) -> None:
         """Send messages; if the stream has ended, the coordinator's reason."""
         try:
-            await self._call.write(bundle(messages))
+            await self._call.write(messages.encode())
         except asyncio.InvalidStateError:  # gRPC's word for a stream that ended before
             raise await self._end() from None
 

@@ -38,6 +38,7 @@ class Consortium:
             rounds=self.rounds,
             batch_size=8,
             roster=self.roster.digest,
+            rows_can_be_computed="accepted",
         )
         generator = torch.Generator().manual_seed(7)
         self.rows = []

@@ -10,7 +10,17 @@ from dresfl.model import Dense, Square
 from dresfl.protocol import Client, num_slices, slice_range
 
 ROWS = (7, 3, 4, 8, 5)
-AGREEMENT = Agreement((Dense(3), Square(), Dense(2)), (3,), 5, 50, input_bits=3, weight_bits=6, batch_size=4, seed=5)
+AGREEMENT = Agreement(
+    (Dense(3), Square(), Dense(2)),
+    (3,),
+    5,
+    50,
+    input_bits=3,
+    weight_bits=6,
+    batch_size=4,
+    seed=5,
+    rows_can_be_computed="accepted",
+)
 NONCE = b"n" * 32
 
 

@@ -33,6 +33,7 @@ class Setting:
             weight_bits=6,
             batch_size=4,
             roster=self.roster.digest,
+            rows_can_be_computed="accepted",
         )
         generator = torch.Generator().manual_seed(7)
         self.rows = []

@@ -44,6 +44,7 @@ class AgreedFederation:
     num_shards: int = CodeParameters.num_shards
     max_colluders: int = CodeParameters.max_colluders
     batch_size: int = CodeParameters.batch_size
+    max_liars: int = CodeParameters.max_liars
 
 
 @final
@@ -54,6 +55,9 @@ class AgreementFile:
     rounds: int
     model: AgreedModel
     seed: int = 0
+    mode: Literal["open"] = Agreement.mode
+    rows_can_be_computed: str = Agreement.rows_can_be_computed
+    record: bool = Agreement.record
     federation: AgreedFederation = field(default_factory=AgreedFederation)
 
     def with_roster(self, roster: Roster) -> Agreement:
@@ -73,6 +77,10 @@ class AgreementFile:
             batch_size=code.batch_size,
             seed=self.seed,
             roster=roster.digest,
+            max_liars=code.max_liars,
+            mode=self.mode,
+            rows_can_be_computed=self.rows_can_be_computed,
+            record=self.record,
         )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Literal, final
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
@@ -19,7 +19,8 @@ from dresfl.model import Layer, Network
 from dresfl.protocol import Session, most_client_rows, slice_rows
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 2"
+FORMAT = "dresfl agreement 3"
+ACCEPTED = "accepted"
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
@@ -48,8 +49,18 @@ class Agreement:
     batch_size: int = CodeParameters.batch_size
     seed: int = 0
     roster: str = ""  # hex digest of the roster
+    max_liars: int = CodeParameters.max_liars  # clients whose answers may be false in one round
+    mode: Literal["open"] = "open"  # the paper's protocol: weights and sums are seen
+    rows_can_be_computed: str = ""  # "accepted": everybody knows what the open mode gives away, and agrees to it
+    record: bool = False  # whether every participant writes down what it sees, for those who study the protocol
 
     def __post_init__(self) -> None:
+        if self.mode != "open":
+            raise UsageError(f"mode = {self.mode!r} is not known", 'there is one mode so far: mode = "open"')
+        if self.rows_can_be_computed not in ("", ACCEPTED):
+            raise UsageError(
+                f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
+            )
         for name in ("shift", "input_bound"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 have one digest
         if not math.isfinite(self.shift):
@@ -68,7 +79,18 @@ class Agreement:
     @property
     def parameters(self) -> CodeParameters:
         """N, K, T and the batch."""
-        return CodeParameters(self.num_clients, self.num_shards, self.max_colluders, self.batch_size)
+        return CodeParameters(
+            self.num_clients, self.num_shards, self.max_colluders, self.batch_size, max_liars=self.max_liars
+        )
+
+    def check_consent(self) -> None:
+        """Refuse to begin in the open mode without everybody's consent to what it gives away."""
+        if self.rows_can_be_computed != ACCEPTED:
+            raise UsageError(
+                "in the open mode every participant is sent weights from which rows of others can be computed, and the "
+                "agreement does not accept that",
+                f'if all participants do, write rows_can_be_computed = "{ACCEPTED}" into agreement.toml',
+            )
 
     @property
     def quantizer(self) -> Quantizer:

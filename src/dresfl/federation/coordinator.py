@@ -122,6 +122,7 @@ class Coordinator:
 
         stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
         """
+        agreement.check_consent()
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:

@@ -94,6 +94,7 @@ class Site:
         challenge: fresh bytes that the coordinator must sign; a runtime that signs whole bundles needs none.
         instance: 8 bytes that no other process has; empty: chosen here, at random.
         """
+        agreement.check_consent()
         self._agreement, self._roster, self.index = agreement, roster, index
         self._introduce, self._make_challenge = introduce, challenge
         self._instance = instance or secrets.token_bytes(8)

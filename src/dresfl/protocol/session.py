@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters, LagrangeCode, recovery_threshold
-from dresfl.errors import DataError, FieldError, UsageError
+from dresfl.errors import DataError, FieldError, InfeasiblePlan, UsageError
 from dresfl.field import (
     ByteField,
     Domain,
@@ -77,6 +77,12 @@ class Session:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
+        if self.answers_needed > self.num_clients and self.parameters.max_liars:
+            raise InfeasiblePlan(
+                f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
+                f"answers are needed, {self.recovery_threshold} and two for each liar",
+                f"use at least {self.answers_needed} clients, or allow for fewer liars",
+            )
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
 
     @property
@@ -114,6 +120,11 @@ class Session:
     def recovery_threshold(self) -> int:
         """R: the answers that the coordinator needs."""
         return recovery_threshold(self.network.gradient_degree, self.num_shards, self.max_colluders)
+
+    @property
+    def answers_needed(self) -> int:
+        """R + 2A: so many answers outvote A liars among them."""
+        return self.recovery_threshold + 2 * self.parameters.max_liars
 
     @cached_property
     def code(self) -> LagrangeCode[Tensor]:

@@ -66,7 +66,8 @@ def measure_relay(clients: int, rows: int, features: int = 784) -> dict[str, Any
 
     with tempfile.TemporaryDirectory() as name:
         everybody = AgreedFederation(max_colluders=(clients - 1) // 2)  # so that the round needs every client
-        agreed = AgreementFile(rounds=1, model=AgreedModel((Dense(10),), (features,)), federation=everybody)
+        model = AgreedModel((Dense(10),), (features,))
+        agreed = AgreementFile(1, model, rows_can_be_computed="accepted", federation=everybody)
         federation = Federation(Path(name), agreed, clients, rows)
         shared = serve(federation.config(), log_to(note), federation.start_clients)["bytes_shared"]
         for process in federation.clients:
@@ -79,7 +80,8 @@ def measure_large(clients: int, rounds: int, width: int = 2000) -> dict[str, Any
     """Rounds of one dense layer of width² weights: seconds, CPU seconds, and the most memory that was resident."""
     with tempfile.TemporaryDirectory() as name:
         model, code = AgreedModel((Dense(width),), (width,)), AgreedFederation(batch_size=8)
-        federation = Federation(Path(name), AgreementFile(rounds, model, federation=code), clients, rows=30)
+        agreed = AgreementFile(rounds, model, rows_can_be_computed="accepted", federation=code)
+        federation = Federation(Path(name), agreed, clients, rows=30)
         coordinator, first = federation.coordinator, federation.clients[0]
         began: dict[str, float] = {}
         now: dict[str, float] = {}

@@ -98,7 +98,8 @@ def soak(rounds: int, clients: int, sample_seconds: float = 1.0) -> dict[str, An
             watch.stop()
 
     with tempfile.TemporaryDirectory() as name:
-        agreed = AgreementFile(rounds=rounds, model=AgreedModel((Dense(_CLASSES),), (_FEATURES,)))
+        model = AgreedModel((Dense(_CLASSES),), (_FEATURES,))
+        agreed = AgreementFile(rounds, model, rows_can_be_computed="accepted")
         federation = Federation(Path(name), agreed, clients, _ROWS, Optimizer(learning_rate=0.002))
         try:
             summary = serve(federation.config(), log_to(note), federation.start_clients)

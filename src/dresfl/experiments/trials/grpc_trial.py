@@ -173,7 +173,8 @@ def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
         input_bound=2.0**network.input_magnitude,
     )
     code = AgreedFederation(federation.num_shards, federation.max_colluders, federation.batch_size)
-    return AgreementFile(config.rounds, agreed, config.seed, code)
+    accepted = "accepted"  # the data are public, and all participants are on this machine
+    return AgreementFile(config.rounds, agreed, config.seed, rows_can_be_computed=accepted, federation=code)
 
 
 def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:

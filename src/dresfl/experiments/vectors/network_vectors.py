@@ -47,6 +47,7 @@ def make_network_vectors() -> dict[str, Any]:
         batch_size=3,
         seed=7,
         roster=roster.digest,
+        rows_can_be_computed="accepted",
     )
     own_bytes, run_nonce = fixed_secret("own bytes")[:16], fixed_secret("run nonce")[:16]
     contributions = tuple(fixed_secret(f"contribution {name}") for name in _CLIENTS)

@@ -253,7 +253,7 @@ def hkdf(ikm: bytes, info: bytes) -> bytes:
     return hmac.digest(hmac.digest(bytes(32), ikm, "sha256"), info + b"\1", "sha256")
 
 
-DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|", SPEC, re.M)}
+DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d+) (\w+) \|", SPEC, re.M)}
 
 
 def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
@@ -287,6 +287,14 @@ def weights_sha256(weights: list[int]) -> bytes:
     )
     assert line, "SPEC.md does not define weights_sha256"
     return sha256(*(weight.to_bytes(int(line[1]) // 8, "little", signed=True) for weight in weights))
+
+
+def blinding_word(key: bytes, p: int, channel: int, j: int) -> int:
+    """Section 14: one entry of a seed's random vector, modulo p."""
+    limit, attempt = 2**32 // p * p, 0
+    while (found := word(key, "blinding", channel, j, attempt)) >= limit:
+        attempt += 1
+    return found % p
 
 
 def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:

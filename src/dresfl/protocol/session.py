@@ -35,6 +35,7 @@ from dresfl.field import (
     num_value_moduli,
 )
 from dresfl.kernels import fused_kernels
+from dresfl.masking import MaskFamily, zero_sum_family
 from dresfl.model import Network
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
@@ -135,6 +136,12 @@ class Session:
             max_colluders=self.max_colluders,
             degree=self.network.gradient_degree,
         )
+
+    @cached_property
+    def mask_family(self) -> MaskFamily:
+        """Whose seeds blind the answers, with its certificate; InfeasiblePlan if there is none for this setting."""
+        sizes = self.num_clients, self.num_shards, self.max_colluders, self.recovery_threshold
+        return zero_sum_family(self.field.moduli, *sizes)
 
     @cached_property
     def stream(self) -> PublicStream:

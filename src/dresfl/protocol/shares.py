@@ -32,6 +32,14 @@ class ShareTable(ABC):
         """The ranges of a dealer's rows that are not held, ascending; nothing missing: empty."""
 
     @abstractmethod
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        """Keep a dealer's set-up values (set_up.py). Those that are held already must be the same."""
+
+    @abstractmethod
+    def set_up(self, dealer: int) -> bytes | None:
+        """A dealer's set-up values; None if they are not held."""
+
+    @abstractmethod
     def flush(self) -> None:
         """Put everything kept so far on the disk for good, if there is a disk."""
 
@@ -51,6 +59,7 @@ class MemoryTable(ShareTable):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._held: dict[int, Tensor] = {}
+        self._set_up: dict[int, bytes] = {}
         self._absent = [torch.ones(session.coded_rows(d), dtype=torch.bool) for d in range(session.num_clients)]
 
     def __repr__(self) -> str:
@@ -77,6 +86,13 @@ class MemoryTable(ShareTable):
 
     def missing(self, dealer: int) -> list[range]:
         return runs_of(self._absent[dealer])
+
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        if self._set_up.setdefault(dealer, data) != data:
+            raise MessageError(f"dealer {dealer} sent other set-up values than before")
+
+    def set_up(self, dealer: int) -> bytes | None:
+        return self._set_up.get(dealer)
 
     def flush(self) -> None:
         """Nothing to do: memory has no disk."""

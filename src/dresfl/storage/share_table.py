@@ -1,6 +1,6 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
-Two files for all dealers, so that a client needs as many descriptors for a thousand of them as for three:
+Two files for all dealers (set_up_file.py has a third, for what is not rows), so that a client needs as many descriptors for a thousand of them as for three:
 
     shares.rows    the coded rows, dealer after dealer, each row as residues M·W packed as on the wire
     shares.index   a record of 64 bytes for each slice (protocol/slices.py), dealer after dealer:
@@ -41,7 +41,8 @@ from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
 
-from .at_rest import RowCipher
+from .at_rest import StorageKey
+from .set_up_file import SetUpFile
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +61,9 @@ class DiskTable(ShareTable):
     """
 
     def __init__(
-        self, folder: Path, session: Session, index: int, look: bool = True, cipher: RowCipher | None = None
+        self, folder: Path, session: Session, index: int, look: bool = True, key: StorageKey | None = None
     ) -> None:
-        self._cipher = cipher
+        self._cipher = key and key.row_cipher(session.sharing_digest, row_bytes(session))
         self._rows_path, self._index_path = folder / "shares.rows", folder / "shares.index"
         self._session, self._index = session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
@@ -82,7 +83,8 @@ class DiskTable(ShareTable):
         self._files: list[int] = []  # rows, index
         self._map: mmap.mmap | None = None
         self._rows = np.empty((0, 0, 0), dtype=np.uint8)  # (rows of all dealers,M,W·bytes)
-        self.damage: list[str] = []  # what was found wrong on opening, in words
+        self._set_up = SetUpFile(folder, session, index, key)
+        self.damage: list[str] = list(self._set_up.damage)  # what was found wrong on opening, in words
         try:
             self._allocate(folder)
             self._read_index()
@@ -305,6 +307,12 @@ class DiskTable(ShareTable):
         runs = _runs(np.flatnonzero(~held).tolist())
         return [range(first * self._slice_rows, self._range(dealer, last).stop) for first, last in runs]
 
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        self._set_up.put(dealer, data)
+
+    def set_up(self, dealer: int) -> bytes | None:
+        return self._set_up.get(dealer)
+
     @property
     def complete(self) -> bool:
         """Whether nothing is missing."""
@@ -312,6 +320,7 @@ class DiskTable(ShareTable):
 
     def flush(self) -> None:
         """Put everything kept so far on the disk for good. Acknowledge a slice to the relay only after this."""
+        self._set_up.flush()
         if not self._pending:
             return
         with disk(self._rows_path, "write"):

@@ -54,6 +54,8 @@ from .relay import Relay, Windows
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
+_DEVIATES = "it holds other shares or seeds than were dealt, or says so"
+_LIED = "its answer was false"
 _REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
@@ -81,6 +83,7 @@ class Counters:
     late: int = 0
     invalid: int = 0
     shortages: int = 0
+    liars: int = 0  # answers that were found to be false
     refusals: int = 0
     last_answered: dict[int, int] = field(default_factory=dict)  # client -> round
 
@@ -147,7 +150,6 @@ class Coordinator:
         self._clients: dict[int, _Client] = {}
         self._informed: set[int] = set()
         self._declined: dict[int, Declined] = {}  # the clients that will not answer the current round
-        self._dropped: dict[int, str] = {}  # the clients whose answers are not wanted any more, and why
         self._enrolment = Enrolment(agreement, terms)
         self._running: _Running | None = None
         self._opening: Opening | None = None
@@ -166,9 +168,22 @@ class Coordinator:
 
     @property
     def ready(self) -> list[int]:
-        """The clients that are connected, hold every share, and were not dropped."""
-        states = tuple(self._clients.items())
-        return sorted(client for client, state in states if state.ready and client not in self._dropped)
+        """The clients that are connected and hold every share."""
+        return sorted(client for client, state in tuple(self._clients.items()) if state.ready)
+
+    @property
+    def dropped(self) -> dict[int, str]:
+        """The clients whose answers are not wanted any more in this run, and why."""
+        if self._running is None or self._running.made_training is None:
+            return {}
+        verdict = self._running.terms.checked or Verdict()
+        return {**dict.fromkeys(verdict.deviating, _DEVIATES), **dict.fromkeys(self._running.training.lies, _LIED)}
+
+    @property
+    def _asked(self) -> list[int]:
+        """The clients that are sent a round's weights."""
+        dropped = self.dropped
+        return [client for client in self.ready if client not in dropped]
 
     @property
     def training(self) -> Training | None:
@@ -325,8 +340,9 @@ class Coordinator:
             self._running = running = _Running(terms, session, relay, Checking(terms, session), None)
         else:
             self._running = running = _Running(terms, session, relay, None, self._make_training(session))
-            self._drop(verdict)
-        actions = self._close(now) if verdict is not None and running.training.done else []
+        actions: list[Action] = []
+        if running.made_training is not None:
+            actions = self._close(now) if running.training.done else self._end_if_too_few(running)
         for client, state in self._clients.items():
             if state.hello is not None:
                 actions += self._begin(client, state, running)
@@ -377,7 +393,7 @@ class Coordinator:
             return actions
         if self._opening is None:
             return actions + self._first_round(running, now)
-        wanted = self._opening.record is None and client in self.ready
+        wanted = self._opening.record is None and client in self._asked
         return [*actions, *self._weights(running, [client])] if wanted else actions
 
     # -- the check of the dealers ----------------------------------------------------------------------------
@@ -401,30 +417,23 @@ class Coordinator:
             actions.append(_log("seeds differ", dealer=dealer, holder=holder, name=self._roster.members[dealer].name))
         excluded, deviating = list(verdict.excluded), list(verdict.deviating)
         actions.append(_log("dealers checked", excluded=excluded, deviating=deviating))
-        names = [self._roster.members[c].name for c in (*excluded, *deviating)]
-        left = self._agreement.num_clients - len(deviating)
-        if len(excluded) == self._agreement.num_clients or left < running.session.answers_needed:
+        if len(excluded) == self._agreement.num_clients:
             return actions + self._give_up(
-                f"the check of the dealers leaves too few: it found fault with {', '.join(names)}",
-                "see the log; leave these clients out of the roster, or mend them, and share again in a new folder",
+                "the shares of no dealer lie on polynomials, or too many clients say so",
+                "see the logs of all clients, and share again in a new folder",
             )
         terms = replace(running.terms, verdict=verdict)
         session = terms.session(self._agreement)
         self._running = running = _Running(terms, session, running.relay, None, self._make_training(session))
         self._enrolment.terms = terms
-        self._drop(verdict)
         actions.append(StoreTerms(terms))
-        for ready, state in self._clients.items():
-            actions += self._verdict_for(ready, running) if state.ready else []
-        return actions + self._first_round(running, now)
+        for ready in self.ready:
+            actions += self._verdict_for(ready, running)
+        return actions + (self._end_if_too_few(running) or self._first_round(running, now))
 
     def _verdict_for(self, client: int, running: _Running) -> list[Action]:
         """Clients of a sharing that is used again have kept its verdict."""
         return [] if running.terms.verdict is None else [Send(client, Judged(running.terms.verdict))]
-
-    def _drop(self, verdict: Verdict) -> None:
-        for client in verdict.deviating:
-            self._dropped[client] = "it holds other shares or seeds than were dealt, or says so"
 
     def _give_up(self, reason: str, hint: str) -> list[Action]:
         """End the run with an error."""
@@ -432,14 +441,9 @@ class Coordinator:
         error = TooFewAnswers(reason, hint)
         return [_log("ended", reason=str(error), hint=error.hint), Finish(error)]
 
-    @property
-    def _num_wanted(self) -> int:
-        """How many clients' answers are wanted."""
-        return self._agreement.num_clients - len(self._dropped)
-
     def _first_round(self, running: _Running, now: float) -> list[Action]:
         """Begin as soon as enough clients can answer."""
-        if len(self.ready) < running.session.answers_needed:
+        if len(self._asked) < running.session.answers_needed:
             return []
         first, rounds = running.training.round_number, running.training.rounds
         line = _log("rounds", first=first, rounds=rounds, ready=self.ready)
@@ -450,7 +454,7 @@ class Coordinator:
     def _open(self, running: _Running, now: float) -> list[Action]:
         """Begin the next round: send its weights to everybody who can answer."""
         self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
-        return self._weights(running, self.ready)
+        return self._weights(running, self._asked)
 
     def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
         message = Weights(running.training.task().encode(running.session))
@@ -458,12 +462,12 @@ class Coordinator:
 
     def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
         opening = self._opening
-        if opening is None or client in self._dropped or not opening.takes(client, message.round_number):
-            self.counters.late += 1  # or the second of a client that was sent its round again
+        if opening is None or not opening.takes(client, message.round_number) or client in self.dropped:
+            self.counters.late += 1  # or the second of a client that was sent its round again, or not wanted
             return []
         if opening.record is not None:  # a slower client within the grace
             opening.answered.add(client)
-            return self._next_round(now) if len(opening.answered) == self._num_wanted else []
+            return self._next_round(now) if self._has_everybody(opening) else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
             if answer.round_number != message.round_number:
@@ -480,8 +484,10 @@ class Coordinator:
     def _decoded(self, opening: Opening, record: RoundRecord, now: float) -> list[Action]:
         """A round is decoded. Slower clients have their grace: they are counted, and not left behind."""
         opening.close(record, now + self._settings.timing.grace)
-        everybody = len(opening.answered) == self._num_wanted
-        return self._next_round(now) if everybody or not self._settings.timing.grace else []
+        return self._next_round(now) if self._has_everybody(opening) or not self._settings.timing.grace else []
+
+    def _has_everybody(self, opening: Opening) -> bool:
+        return len({*opening.answered, *self.dropped}) == self._agreement.num_clients
 
     def _has_declined(self, client: int, message: Declined, running: _Running) -> list[Action]:
         """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
@@ -493,21 +499,23 @@ class Coordinator:
         self._declined[client] = message
         number = 0 if running.made_training is None else running.training.round_number
         line = _log("declined", client=client, round=number, reason=message.reason)
-        unwilling = {*self._declined, *self._dropped}
-        left, needed = self._agreement.num_clients - len(unwilling), running.session.answers_needed
+        return [line, *self._end_if_too_few(running)]
+
+    def _end_if_too_few(self, running: _Running) -> list[Action]:
+        """End the run if those who decline and those who were dropped leave too few clients for any round."""
+        reasons = {**self.dropped, **{c: message.reason for c, message in self._declined.items()}}
+        left, needed = self._agreement.num_clients - len(reasons), running.session.answers_needed
         if left >= needed:
-            return [line]
-        members, declined = self._roster.members, sorted(self._declined.items())
-        names = ", ".join(members[c].name for c, _ in declined)
-        reasons = "; ".join(f"{members[c].name}: {m.reason[:_REASON_LETTERS]}" for c, m in declined)
-        return [
-            line,
-            *self._give_up(
-                f"{len(declined)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
-                f"They are {names} ({reasons})",
-                "see the logs of these clients; restore their folders, or the coordinator's, and start again",
-            ),
-        ]
+            return []
+        number = 0 if running.made_training is None else running.training.round_number
+        members, lost = self._roster.members, sorted(reasons.items())
+        names = ", ".join(members[c].name for c, _ in lost)
+        said = "; ".join(f"{members[c].name}: {reason[:_REASON_LETTERS]}" for c, reason in lost)
+        return self._give_up(
+            f"{len(lost)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
+            f"They are {names} ({said})",
+            "see the logs of these clients; restore their folders, or the coordinator's, and start again",
+        )
 
     def _shortage(self, opening: Opening, now: float) -> list[Action]:
         running, timing = self._settled, self._settings.timing
@@ -523,7 +531,7 @@ class Coordinator:
             opening.close(running.training.skip(), now)
             return [line, *self._next_round(now)]
         opening.until = now + timing.deadline
-        missing = [c for c in self.ready if c not in opening.answered and c not in self._declined]
+        missing = [c for c in self._asked if c not in opening.answered and c not in self._declined]
         return [line, *self._weights(running, missing)]
 
     def _next_round(self, now: float) -> list[Action]:
@@ -536,7 +544,12 @@ class Coordinator:
         actions: list[Action] = [Record(opening.record, len(opening.answered))]
         if opening.record.outcome == "refused":
             actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
-        return actions + (self._close(now) if running.training.done else self._open(running, now))
+        for client in opening.record.liars:
+            self.counters.liars += 1
+            actions.append(_log("liar", client=client, name=self._roster.members[client].name, round=opening.number))
+        if running.training.done:
+            return actions + self._close(now)
+        return actions + (self._end_if_too_few(running) or self._open(running, now))
 
     # -- the end ---------------------------------------------------------------------------------------------
 

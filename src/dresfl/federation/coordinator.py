@@ -11,8 +11,8 @@ For one client:
     absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
-enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered. A runtime calls one
-method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
+enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
+a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
 Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
 """
 

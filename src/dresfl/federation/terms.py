@@ -19,6 +19,7 @@ import secrets
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused
@@ -77,7 +78,7 @@ class Terms:
         nonce = held.pop() if reused else sharing_nonce(own_bytes, contributions)
         return cls(nonce, secrets.token_bytes(16), own_bytes, tuple(client.rows for client in clients), contributions)
 
-    @property
+    @cached_property
     def fresh(self) -> bool:
         """Whether the sharing is new: its nonce is made of what these clients brought."""
         return self.nonce == sharing_nonce(self.own_bytes, self.contributions)

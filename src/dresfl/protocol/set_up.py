@@ -1,4 +1,4 @@
-"""What a dealer gives each receiver besides coded rows, once for a sharing: mask seeds, and a share of its check values.
+"""What a dealer gives each receiver besides coded rows, once in a sharing: mask seeds, and a share of its check values.
 
 It travels at the end of the dealer's last slice, sealed with it:
 

@@ -1,6 +1,7 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
-Two files for all dealers (set_up_file.py has a third, for what is not rows), so that a client needs as many descriptors for a thousand of them as for three:
+Two files for all dealers, so that a client needs as many descriptors for a thousand of them as for three (what is not
+rows has a file of its own, set_up_file.py):
 
     shares.rows    the coded rows, dealer after dealer, each row as residues M·W packed as on the wire
     shares.index   a record of 64 bytes for each slice (protocol/slices.py), dealer after dealer:

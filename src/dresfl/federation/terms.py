@@ -181,7 +181,7 @@ class Terms:
                 bytes.fromhex(fields["own_bytes"]),
                 tuple(_count(rows) for rows in fields["rows"]),
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
-                None if fields["verdict"] is None else Verdict.from_dict(fields["verdict"], agreement.num_clients),
+                None if fields["verdict"] is None else Verdict.from_dict(fields["verdict"]),
             )
             if not len(terms.rows) == len(terms.contributions) == agreement.num_clients:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {agreement.num_clients}")

@@ -95,7 +95,7 @@ WORST = {
     "Holding of nothing": lambda f, i: Holding(i % 5, 0),
     "Holding of everything": lambda f, i: Holding(i % 5, (1 << (8 * HOLDING_BYTES)) - 1),
     "Holding of odd slices": lambda f, i: Holding(HOSTILE, int.from_bytes(b"\x55" * HOLDING_BYTES, "little")),
-    "Ready": lambda f, i: Ready(f.session.sharing_id),
+    "Ready": lambda f, i: Ready(f.session.sharing_id, bytes(32)),
     "Slice": lambda f, i: Slice(i % 5, i, bytes(2**16)),
     "Ack": lambda f, i: Ack(i % 5, i),
     "Reject": lambda f, i: Reject(i % 5, i, "x" * TEXT_BYTES),

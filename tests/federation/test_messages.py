@@ -15,7 +15,7 @@ from .setting import linear, squared
 
 TERMS = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5), (b"c" * 32, b"d" * 32))
 FIXED = [  # every byte has its place
-    messages.Ready(b"s" * 16),
+    messages.Ready(b"s" * 16, b"c" * 32),
     messages.Ack(1, 2**32 - 1),
     messages.Informed(2**32 - 1),
     messages.Request(2**16 - 1, 2**31),

@@ -19,7 +19,7 @@ THREE = Agreement((Dense(2),), (3,), num_clients=3, rounds=1)
 
 
 def hello(rows, agreement=THREE, client=0):
-    return Hello(Introduction(rows, bytes([client]) * 32), bytes(16), agreement.encode())
+    return Hello(Introduction(rows, bytes([client]) * 64), bytes(16), agreement.encode())
 
 
 def test_the_last_hello_settles_the_terms():

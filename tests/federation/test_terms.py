@@ -17,7 +17,7 @@ INDEX = 2
 
 
 def introductions(held=NO_NONCE):
-    return [Introduction(rows, bytes([i]) * 32, held) for i, rows in enumerate(ROWS)]
+    return [Introduction(rows, bytes([i]) * 64, held) for i, rows in enumerate(ROWS)]
 
 
 def test_a_new_sharing_has_a_nonce_of_everybody():
@@ -49,11 +49,11 @@ def test_a_client_that_comes_back():
     terms = Terms.settle(introductions())
     own = introductions()[INDEX]
     terms.check_client(INDEX, own)
-    terms.check_client(INDEX, replace(own, contribution=own.contribution[:16] + b"x" * 16))  # of another process
+    terms.check_client(INDEX, replace(own, contribution=own.contribution[:16] + b"x" * 48))  # of another process
     with pytest.raises(Refused, match="has 9 rows, but 4 when the shares were made"):
         terms.check_client(INDEX, replace(own, rows=9))
     with pytest.raises(Refused, match="secret or rows are not those") as caught:
-        terms.check_client(INDEX, replace(own, contribution=b"x" * 32))
+        terms.check_client(INDEX, replace(own, contribution=b"x" * 64))
     assert "new folder" in caught.value.hint
 
 
@@ -76,7 +76,7 @@ def test_a_clients_own_check():
 
 def test_nobody_comes_without_rows():
     with pytest.raises(Refused, match="no rows"):
-        Introduction(0, bytes(32))
+        Introduction(0, bytes(64))
 
 
 def test_bytes_come_back():

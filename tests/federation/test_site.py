@@ -143,7 +143,7 @@ def test_a_damaged_store_is_told():
     client = Client()
     client.site.connected(client.now)
     (join,) = client.begin()
-    actions = client.done(join, Membership(client.session, [set() for _ in range(5)], ("slice 3 is damaged",)))
+    actions = client.done(join, Membership(client.session, [set() for _ in range(5)], COIN, damage=("slice 3 is damaged",)))
     assert actions[0] == Log("store damaged", {"what": "slice 3 is damaged"})
 
 
@@ -346,7 +346,7 @@ def test_rounds_and_ends_that_were_not_agreed_on():
         elif message == "end":
             actions = client.hear(Done(Task(1, client.setting.server().weights).encode(client.session)))
         else:
-            other = Terms.settle([Introduction(3, b"y" * 32)] * 5).session(client.setting.agreement)
+            other = Terms.settle([Introduction(3, b"y" * 64)] * 5).session(client.setting.agreement)
             actions = client.hear(Weights(Task(0, client.setting.server().weights).encode(other)))
         assert isinstance(actions[0], Disconnect)
 
@@ -399,7 +399,7 @@ def test_going_on_in_a_new_process():
     client = Client()
     (join,) = client.site.resumed(client.terms, client.now)
     assert join == Join(client.terms, look=False)
-    assert client.done(join, Membership(client.session, [set() for _ in range(5)])) == []
+    assert client.done(join, Membership(client.session, [set() for _ in range(5)], COIN)) == []
     (piece,) = client.weights()
     assert said(client.done(piece, b"answer"))
     (action,) = client.begin()

@@ -399,7 +399,7 @@ def test_going_on_in_a_new_process():
     client = Client()
     (join,) = client.site.resumed(client.terms, client.now)
     assert join == Join(client.terms, look=False)
-    assert client.done(join, Membership(client.session, [set() for _ in range(5)], COIN)) == []
+    assert client.done(join, Membership(client.session, [set() for _ in range(5)], COIN, VERDICT)) == []
     (piece,) = client.weights()
     assert said(client.done(piece, b"answer"))
     (action,) = client.begin()

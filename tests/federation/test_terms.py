@@ -99,12 +99,13 @@ def changed():
     fields = json.loads(Terms.settle(introductions()).to_json(AGREEMENT))
     del fields["sha256"]
     others = [{name: value for name, value in fields.items() if name != key} for key in fields]
-    others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None])]
+    others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None], {})]
+    others = [other for other in others if other != fields]  # there is no verdict yet
     for key in ("nonce", "run_nonce", "own_bytes"):
         others += [{**fields, key: fields[key][:-2]}, {**fields, key: "x" + fields[key][1:]}]
     for key in ("nonce", "run_nonce"):  # of another session; the session does not depend on `own_bytes`
         others += [{**fields, key: ("1" if fields[key][0] == "0" else "0") + fields[key][1:]}]
-    others += [{**fields, "format": f"dresfl terms {number}"} for number in (1, 2, 4)]
+    others += [{**fields, "format": f"dresfl terms {number}"} for number in (1, 2, 3, 5)]
     wrong = (-1, 0, 2**70, float("inf"), 1e300, 2.5, True, "7")
     others += [{**fields, "rows": [rows, *fields["rows"][1:]]} for rows in wrong]
     others += [{**fields, "rows": fields["rows"][1:]}, {**fields, "rows": [2**32 - 1] * len(ROWS)}]

@@ -49,6 +49,7 @@ from .relay import Relay, Windows
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
+_LIED = "its answer was a lie"
 _REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
@@ -76,6 +77,7 @@ class Counters:
     late: int = 0
     invalid: int = 0
     shortages: int = 0
+    liars: int = 0  # answers that were found to be lies
     refusals: int = 0
     last_answered: dict[int, int] = field(default_factory=dict)  # client -> round
 
@@ -153,6 +155,16 @@ class Coordinator:
     def ready(self) -> list[int]:
         """The clients that are connected and hold every share."""
         return sorted(client for client, state in tuple(self._clients.items()) if state.ready)
+
+    @property
+    def liars(self) -> set[int]:
+        """The clients that were found to lie. They are asked for no more answers in this run."""
+        return set() if self._running is None else set(self._running.training.lies)
+
+    @property
+    def _asked(self) -> list[int]:
+        """The clients that are sent a round's weights."""
+        return [client for client in self.ready if client not in self.liars]
 
     @property
     def training(self) -> Training | None:
@@ -304,7 +316,7 @@ class Coordinator:
         training = self._make_training(session)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
         self._running = running = _Running(terms, session, training, relay)
-        actions = self._close(now) if training.done else []
+        actions = self._close(now) if training.done else self._end_if_too_few(running)
         for client, state in self._clients.items():
             if state.hello is not None:
                 actions += self._begin(client, state, running)
@@ -346,11 +358,11 @@ class Coordinator:
             raise MessageError("a second Ready came")
         state.ready = True
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
-        if self._closing_until is not None:
+        if self._closing_until is not None or client in self.liars:
             return actions
         if self._opening is not None:
             return [*actions, *self._weights(running, [client])] if self._opening.record is None else actions
-        if len(self.ready) >= running.session.recovery_threshold:
+        if len(self._asked) >= running.session.answers_needed:
             first, rounds = running.training.round_number, running.training.rounds
             actions.append(_log("rounds", first=first, rounds=rounds, ready=self.ready))
             actions += self._open(running, now)
@@ -361,7 +373,7 @@ class Coordinator:
     def _open(self, running: _Running, now: float) -> list[Action]:
         """Begin the next round: send its weights to everybody who can answer."""
         self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
-        return self._weights(running, self.ready)
+        return self._weights(running, self._asked)
 
     def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
         message = Weights(running.training.task().encode(running.session))
@@ -369,12 +381,12 @@ class Coordinator:
 
     def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
         opening = self._opening
-        if opening is None or not opening.takes(client, message.round_number):
-            self.counters.late += 1  # or the second of a client that was sent its round again
+        if opening is None or not opening.takes(client, message.round_number) or client in self.liars:
+            self.counters.late += 1  # or the second of a client that was sent its round again, or of a liar
             return []
         if opening.record is not None:  # a slower client within the grace
             opening.answered.add(client)
-            return self._next_round(now) if len(opening.answered) == self._agreement.num_clients else []
+            return self._next_round(now) if self._has_everybody(opening) else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
             if answer.round_number != message.round_number:
@@ -391,8 +403,10 @@ class Coordinator:
     def _decoded(self, opening: Opening, record: RoundRecord, now: float) -> list[Action]:
         """A round is decoded. Slower clients have their grace: they are counted, and not left behind."""
         opening.close(record, now + self._settings.timing.grace)
-        everybody = len(opening.answered) == self._agreement.num_clients
-        return self._next_round(now) if everybody or not self._settings.timing.grace else []
+        return self._next_round(now) if self._has_everybody(opening) or not self._settings.timing.grace else []
+
+    def _has_everybody(self, opening: Opening) -> bool:
+        return len(opening.answered | self.liars) == self._agreement.num_clients
 
     def _has_declined(self, client: int, message: Declined, running: _Running) -> list[Action]:
         """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
@@ -404,19 +418,24 @@ class Coordinator:
         self._declined[client] = message
         number, reason = running.training.round_number, message.reason
         line = _log("declined", client=client, round=number, reason=reason)
-        left, needed = self._agreement.num_clients - len(self._declined), running.session.recovery_threshold
+        return [line, *self._end_if_too_few(running)]
+
+    def _end_if_too_few(self, running: _Running) -> list[Action]:
+        """End the run if those who decline and those who lied leave too few clients for any round."""
+        reasons = {**dict.fromkeys(self.liars, _LIED), **{c: m.reason for c, m in self._declined.items()}}
+        left, needed = self._agreement.num_clients - len(reasons), running.session.answers_needed
         if left >= needed:
-            return [line]
+            return []
         self.ended = True
-        members, declined = self._roster.members, sorted(self._declined.items())
-        names = ", ".join(members[c].name for c, _ in declined)
-        reasons = "; ".join(f"{members[c].name}: {m.reason[:_REASON_LETTERS]}" for c, m in declined)
+        number, members, lost = running.training.round_number, self._roster.members, sorted(reasons.items())
+        names = ", ".join(members[c].name for c, _ in lost)
+        said = "; ".join(f"{members[c].name}: {reason[:_REASON_LETTERS]}" for c, reason in lost)
         error = TooFewAnswers(
-            f"{len(declined)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
-            f"They are {names} ({reasons})",
+            f"{len(lost)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
+            f"They are {names} ({said})",
             "see the logs of these clients; restore their folders, or the coordinator's, and start again",
         )
-        return [line, _log("ended", reason=str(error), hint=error.hint), Finish(error)]
+        return [_log("ended", reason=str(error), hint=error.hint), Finish(error)]
 
     def _shortage(self, opening: Opening, now: float) -> list[Action]:
         running, timing = self._settled, self._settings.timing
@@ -425,14 +444,14 @@ class Coordinator:
             "shortage",
             round=opening.number,
             answered=sorted(opening.answered),
-            needed=running.session.recovery_threshold,
+            needed=running.session.answers_needed,
             then=timing.on_shortage,
         )
         if timing.on_shortage == "skip":
             opening.close(running.training.skip(), now)
             return [line, *self._next_round(now)]
         opening.until = now + timing.deadline
-        missing = [c for c in self.ready if c not in opening.answered and c not in self._declined]
+        missing = [c for c in self._asked if c not in opening.answered and c not in self._declined]
         return [line, *self._weights(running, missing)]
 
     def _next_round(self, now: float) -> list[Action]:
@@ -445,7 +464,12 @@ class Coordinator:
         actions: list[Action] = [Record(opening.record, len(opening.answered))]
         if opening.record.outcome == "refused":
             actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
-        return actions + (self._close(now) if running.training.done else self._open(running, now))
+        for client in opening.record.liars:
+            self.counters.liars += 1
+            actions.append(_log("liar", client=client, name=self._roster.members[client].name, round=opening.number))
+        if running.training.done:
+            return actions + self._close(now)
+        return actions + (self._end_if_too_few(running) or self._open(running, now))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -481,7 +505,7 @@ class Coordinator:
         self._reminder = now + _REMIND_SECONDS
         if self._running is None:
             return [_log("waiting", missing=self._enrolment.missing())]
-        return [_log("sharing", ready=self.ready, needed=self._running.session.recovery_threshold)]
+        return [_log("sharing", ready=self.ready, needed=self._running.session.answers_needed)]
 
 
 def _log(event: str, **fields: Value) -> Log:

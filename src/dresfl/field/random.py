@@ -37,6 +37,7 @@ class Domain(IntEnum):
     EXAMPLES = 7
     ARRIVALS = 8
     BASELINE = 9
+    DEALER_CHECK = 12
 
 
 @final

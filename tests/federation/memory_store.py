@@ -12,6 +12,8 @@ from dresfl.errors import DresError, MessageError
 from dresfl.federation.terms import coin_commitment
 from dresfl.field import Residues, SecretSeed, unpacked
 from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
+from dresfl.field import Octets, Residues, SecretSeed, octets_of, unpacked
+from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, num_slices, slice_range, slice_rows
 
 Place = tuple[int, int]  # a dealer and the number of a slice
 
@@ -78,6 +80,11 @@ class KeptTable(ShareTable):
         size = slice_rows(self._session)
         pairs = zip(dealers.tolist(), rows.tolist(), strict=True)
         return torch.stack([self._held[d, r // size][:, r % size] for d, r in pairs], 1)
+
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        numbers = torch.arange(first, last)
+        rows = self.rows(torch.full_like(numbers, dealer), numbers)  # (M,rows,W)
+        return octets_of(self._session.field.pack(rows)).reshape(rows.shape[0], last - first, -1).swapaxes(0, 1)
 
     def missing(self, dealer: int) -> list[range]:
         numbers = range(num_slices(self._session, dealer))

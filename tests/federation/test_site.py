@@ -143,7 +143,9 @@ def test_a_damaged_store_is_told():
     client = Client()
     client.site.connected(client.now)
     (join,) = client.begin()
-    actions = client.done(join, Membership(client.session, [set() for _ in range(5)], COIN, damage=("slice 3 is damaged",)))
+    actions = client.done(
+        join, Membership(client.session, [set() for _ in range(5)], COIN, damage=("slice 3 is damaged",))
+    )
     assert actions[0] == Log("store damaged", {"what": "slice 3 is damaged"})
 
 

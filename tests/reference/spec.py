@@ -9,6 +9,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], 
     return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
 
 
-def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
+def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str, excluded: Sequence[int] = ()) -> str:
     return json.dumps(
         {
             "sharing": sharing,
@@ -164,6 +165,7 @@ def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str
             "batch_size": agreement["batch_size"],
             "seed": agreement["seed"],
             "run_nonce": run_nonce,
+            "excluded": list(excluded),
         },
         sort_keys=True,
     )

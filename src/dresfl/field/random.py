@@ -41,6 +41,7 @@ class Domain(IntEnum):
     BASELINE = 9
     BLINDING = 10
     BOUNDED = 11
+    DEALER_CHECK = 12
 
 
 @final

@@ -151,7 +151,7 @@ def encoded_answer(
 
 def _claimed_rows(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Tensor:
     """The coded rows (M,1,B,W) of the task's batch. The round is claimed for the task's weights first."""
-    if any(held.missing(dealer) for dealer in range(session.num_clients)):
+    if any(held.missing(dealer) for dealer in session.included):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
     if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
         raise MessageError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import Residues, unpacked
+from dresfl.field import Octets, Residues, octets_of, unpacked
 
 from .session import Session
 
@@ -26,6 +26,10 @@ class ShareTable(ABC):
     @abstractmethod
     def rows(self, dealers: Tensor, rows: Tensor) -> Tensor:
         """Gather rows, all of them held: dealers (B,) and rows (B,) int64 -> residues (M,B,W)."""
+
+    @abstractmethod
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        """Rows first … last − 1 of a dealer, all of them held: (rows,M,W·residue_bytes), packed as on the wire."""
 
     @abstractmethod
     def missing(self, dealer: int) -> list[range]:
@@ -83,6 +87,11 @@ class MemoryTable(ShareTable):
     def rows(self, dealers: Tensor, rows: Tensor) -> Tensor:
         gathered = [self._held[d][:, r] for d, r in zip(dealers.tolist(), rows.tolist(), strict=True)]
         return torch.stack(gathered, 1)
+
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        rows = self._held[dealer][:, first:last]
+        packed = octets_of(self._session.field.pack(rows)).reshape(rows.shape[0], rows.shape[1], -1)
+        return packed.swapaxes(0, 1)
 
     def missing(self, dealer: int) -> list[range]:
         return runs_of(self._absent[dealer])

@@ -34,10 +34,11 @@ from pathlib import Path
 from typing import NoReturn, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
-from dresfl.field import PackedResidues, Residues
+from dresfl.field import Octets, PackedResidues, Residues
 from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
@@ -284,11 +285,21 @@ class DiskTable(ShareTable):
         gathered = np.ascontiguousarray(found.swapaxes(0, 1))  # (M,B,W·bytes)
         return self._session.field.unpack(gathered.data.cast("B"), (len(places), self._session.row_width))
 
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        if not self._verify_all:
+            rows = torch.arange(first, last)
+            self._verify_used(torch.full_like(rows, dealer), rows)
+        start = int(self._first_row[dealer])
+        found = self._rows[start + first : start + last]  # (rows,M,W·bytes)
+        if self._cipher is not None:
+            found = self._cipher.open([dealer] * (last - first), range(first, last), found)
+        return found
+
     def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:
         for place in np.unique(self._first_slice[dealers.numpy()] + rows.numpy() // self._slice_rows).tolist():
             self._look_at(place)
-        if self._num_lacking:
-            lost = next(dealer for dealer, lacking in enumerate(self._lacking) if lacking)
+        lost = next((dealer for dealer in sorted(set(dealers.tolist())) if self._lacking[dealer]), None)
+        if lost is not None:
             raise StoreError(
                 f"slices of dealer {lost} have to be fetched again before a round can be answered",
                 "see the log for what was damaged",

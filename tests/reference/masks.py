@@ -4,7 +4,9 @@ import itertools
 import math
 from typing import Any
 
-from .spec import joined, public_key, sha256, word
+from .spec import blinding_word, joined, public_key, sha256, word
+
+__all__ = ["blinding_word"]
 
 
 def windows(clients: int, threshold: int) -> list[tuple[int, ...]]:

@@ -248,13 +248,18 @@ def _uniform_sum_in_steps(p: Tensor, inverses: Tensor, keys: Tensor, coefficient
     return canonical_(total, p)
 
 
+def check_bits(bits: int) -> None:
+    """Refuse a size that `bounded_integers` does not have."""
+    if not 1 <= bits <= MOST_BITS:
+        raise FieldError(f"bounded integers have 1 to {MOST_BITS} bits, not {bits}")
+
+
 def bounded_integers(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count: int) -> Tensor:
     """Residues of uniform integers in [0, 2^bits): keys (S,8) -> symmetric residues (M,S,count) float64.
 
     Integer j is Σ_i w_i·2^(32 i) with w_i word j of stream (BOUNDED, i); the top word keeps the bits that are left.
     """
-    if not 1 <= bits <= MOST_BITS:
-        raise FieldError(f"bounded integers have 1 to {MOST_BITS} bits, not {bits}")
+    check_bits(bits)
     found = expansion.bounded(keys, bits, count, int(Domain.BOUNDED) * 256, p, inverses)
     if found is not None:
         return found

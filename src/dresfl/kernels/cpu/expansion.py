@@ -67,7 +67,7 @@ def uniform_sum(
 
 
 def bounded(keys: Tensor, bits: int, count: int, nonce0: int, moduli: Tensor, inverses: Tensor) -> Tensor | None:
-    """(M,S,count): the symmetric residues of Σ_i w_i·2^(32 i) < 2^bits, w_i word j of stream (nonce0, i) of keys (S,8)."""
+    """Symmetric residues (M,S,count) of Σ_i w_i·2^(32 i) < 2^bits; w_i is word j of stream (nonce0, i) of a key."""
     limbs = -(-bits // 32)
     if not count or limbs > MOST_LIMBS or not _fits(keys, moduli, inverses):
         return None

@@ -29,7 +29,7 @@ def _splat(b: Any, value: Any, kind: Any) -> Any:
 
 
 def _group_of_words() -> Any:
-    """The words of blocks counter … counter + LANES32 − 1 of a stream, at `target`: key of eight words, nonce (n0, n1, 0)."""
+    """The words of blocks counter … counter + LANES32 − 1 into `target`: key (8,), nonce (nonce0, nonce1, 0)."""
 
     def emit(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         key, counter, nonce0, nonce1, target = arguments

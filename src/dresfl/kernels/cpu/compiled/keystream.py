@@ -11,7 +11,6 @@ from numba.extending import intrinsic
 
 from .vectors import I64, LANES32, VI, at, compiled, pointer, read, read32, repeat, write32
 
-
 CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 
 

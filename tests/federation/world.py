@@ -356,6 +356,10 @@ class World:
         if isinstance(action.message, Begin):
             if self.disk.terms != action.message.terms.to_json(self.setting.agreement):
                 raise self.broken("terms were sent that are not on the disk")
+        elif isinstance(action.message, Judged):
+            terms = None if self.disk.terms is None else Terms.from_json(self.disk.terms, self.setting.agreement)
+            if terms is None or terms.verdict != action.message.verdict:
+                raise self.broken("a verdict was sent that is not on the disk")
         elif isinstance(action.message, (Weights, Done)):
             server = self.server
             assert server is not None

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
+from dresfl.kernels.cpu import dots
 from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import is_prime
-from .packed_residues import PackedResidues
-from .random import bounded_integers, uniform_elements, uniform_sum
+from .packed_residues import PackedResidues, Residues
+from .random import bounded_integers, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
 
@@ -189,10 +190,20 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             raise FieldError(
                 f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
             )
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import uniform_sums
+
+            return uniform_sums(self._p.to(torch.int64), keys, coefficients, count, self.dtype)
         return uniform_sum(self._p, self._inv_p, keys, coefficients, count).to(self.dtype)
 
     def bounded(self, keys: Tensor, bits: int, count: int) -> Tensor:
         """Uniform integers in [0, 2^bits) of the keys (S,8), as residues (M,S,count)."""
+        check_bits(bits)
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import bounded_residues
+
+            powers = _limb_powers(self.moduli, self.device, -(-bits // 32))
+            return bounded_residues(self._p.to(torch.int64), powers, keys, bits, count, self.dtype)
         return bounded_integers(self._p, self._inv_p, keys, bits, count).to(self.dtype)
 
     @property
@@ -272,6 +283,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         hidden = torch.stack(tuple(rows), 1)  # (M,R,...)
         return self.matmul(matrix, hidden.flatten(2)).view(*matrix.shape[:2], *hidden.shape[2:])
 
+    def weighted_sums(self, residues: Residues, factors: dots.Factors) -> dots.Sums:
+        """Σ_i factors[s,i]·residues[m,i] in [0,p), packed or not: (M,n), factors (S,n) below 2^FACTOR_BITS -> (M,S)."""
+        if isinstance(residues, Tensor):
+            return dots.tensor_dots(residues, factors, self.cpu_moduli)
+        return dots.packed_dots(residues.octets, factors, self.cpu_moduli, self.residue_bytes)
+
+    def weighted_row_sums(
+        self, rows: packed_bytes.Octets, column_factors: dots.Factors, row_factors: dots.Factors
+    ) -> dots.Sums:
+        """Σ_r row_factors[s,r]·(weighted sums of row r), of packed rows (r,M,n·residue_bytes) -> (M,S) in [0,p)."""
+        return dots.row_dots(rows, column_factors, row_factors, self.cpu_moduli, self.residue_bytes)
+
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)
 
@@ -284,3 +307,10 @@ def residues_of(moduli: tuple[int, ...], device: str, dtype: torch.dtype, intege
     """(M,): the symmetric residues of one integer of any size."""
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
     return torch.tensor(residues, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _limb_powers(moduli: tuple[int, ...], device: str, limbs: int) -> Tensor:
+    """(M,limbs) int32: 2^(32 i) modulo each prime, in [0, p)."""
+    powers = [[pow(2, 32 * i, p) for i in range(limbs)] for p in moduli]
+    return torch.tensor(powers, dtype=torch.int32, device=device)

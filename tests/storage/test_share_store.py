@@ -17,7 +17,7 @@ from dresfl.federation import make_session
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import choose_moduli
 from dresfl.files import write_record
-from dresfl.protocol import Client, Share, Task, num_slices, row_bytes, slice_range, slice_rows
+from dresfl.protocol import Client, Share, Task, Verdict, num_slices, row_bytes, slice_range, slice_rows
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.answered_rounds import _CHUNK
 from five_clients import AGREEMENT, NONCE, ROWS, all_slices, dealers, fetch, rows_of, session_of
@@ -46,6 +46,7 @@ def filled(folder, session=None):
     with open_store(folder) as store:
         client, table = opened(store, session)
         assert fetch(session, dealers(session, store.secret(session), INDEX), client, table) == all_slices(session)
+        store.keep_verdict(session, Verdict())
         return answers(client)
 
 
@@ -196,6 +197,7 @@ def test_parts_of_slices_are_refused_and_whole_ones_taken_once(tmp_path):
         for first, count in ((0, 2), (1, 3), (3, 4), (6, 1)):
             with pytest.raises(MessageError, match="not whole slices"):
                 client.receive(dealer.deal(INDEX, first, count))
+        client.receive_set_up(3, dealer.deal_set_up([INDEX])[0])
         client.receive(dealer.deal(INDEX, 3, 5))  # the second slice and the short last one
         assert table.missing(3) == [range(0, 3)]
         assert missing_slices(session, 3, table) == [0]
@@ -350,7 +352,7 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
     first = filled(folder)
     sharing = folder / session.sharing_id.hex()
     names = {path.relative_to(folder).suffix or path.name for path in files(folder)}
-    assert names == {".json", ".rows", ".index", ".answered", "secret"}
+    assert names == {".json", ".rows", ".index", ".setup", ".answered", "secret"}
     for path in files(folder):
         size = path.stat().st_size
         step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else max(1, size // 9)
@@ -369,8 +371,18 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
                         store.answered(session)
                     damage(path, place)
                     continue
+                if path.name == "verdict.json":
+                    assert store.verdict(session) is None
+                    assert f"{path} is damaged" in caplog.text
+                    damage(path, place)
+                    continue
                 client, table = opened(store, session)
                 assert f"{path} is damaged" in caplog.text
+                if path.suffix == ".setup":
+                    clients = dealers(session, store.secret(session), INDEX)
+                    last = [(dealer, num_slices(session, dealer) - 1) for dealer in range(len(ROWS))]
+                    assert fetch(session, clients, client, table) == last
+                    continue  # and it is written again
                 if path.name == "sharing.json":
                     assert table.complete
                     continue  # and it was written again
@@ -388,7 +400,7 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
     with open_store(folder) as store:
         assert opened(store, session)[1].complete
     assert not caplog.text
-    assert len(files(sharing)) == 4
+    assert len(files(sharing)) == 6
 
 
 def slice_at(session, suffix, place):

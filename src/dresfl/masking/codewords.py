@@ -5,8 +5,8 @@ Notation: R the threshold, β_1 … β_K the data points, α_j the point of clie
     π_E(z) = Π_{e∈E} (z − α_e),   A = Σ_k π_E(β_k),   B = Σ_k β_k π_E(β_k),   c_E(z) = π_E(z)·(B − A z)
 
 c_E has degree at most R − 1, vanishes at every client of E, and Σ_k c_E(β_k) = B·A − A·B = 0. Any other polynomial with
-these three properties is a multiple of it, unless A = B = 0 modulo the prime. In that case c_E is zero in that channel:
-it hides nothing there, and `certificate` does not count it.
+these three properties is a multiple of it, unless A = B = 0 modulo the prime, which takes three shards or more. In that
+case c_E is zero in that channel: it hides nothing there, and `certificate` does not count it.
 """
 
 from collections.abc import Sequence

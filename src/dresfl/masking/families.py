@@ -17,6 +17,8 @@ primes above N + K + T.
 4. For every coalition C and every prime p: missing = R − 1 − t − rank modulo p of the codewords of the sets that
    contain C (`codewords` defines them). If nothing is missing anywhere, the family is certified: end.
 5. need[C] = the largest missing of C over all primes. If this was the 64th time: refuse. Back to 3.
+6. Of the seeds s = 0, 1, …, one after the other, the dealer is that client outside set s which has dealt the fewest so
+   far; among equals the first in the order s, s+1, … modulo N.
 
 Each client of a set lacks its seed, so fewer and larger sets are cheaper. The windows are the fewest sets possible: a
 coalition of one client needs R − 2 sets that contain it, and a set contains R − 2 clients.

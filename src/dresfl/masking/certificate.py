@@ -35,12 +35,12 @@ Which coalitions. All coalitions of t = min(T, R − 2) clients are checked. Tha
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dresfl.errors import InfeasiblePlan
+from dresfl.kernels.cpu.ranks import ranks
 
 from .codewords import Integers, codeword_values
 from .mask_family import MaskFamily
@@ -102,59 +102,25 @@ def missing_ranks(
     """(C,): by how much the codewords (S,N) of the sets that contain each coalition miss the rank R − 1 − t.
 
     A codeword of a set that contains the coalition vanishes at its t clients. Values at any R − t other clients fix it.
+    The clients that follow the coalition are taken: there the matrix of windows is triangular already.
     """
-    num_clients = values.shape[1]
-    size = coalitions.shape[1]
+    (num_sets, num_clients), size = values.shape, coalitions.shape[1]
     columns = threshold - size
-    inside = np.ones((len(coalitions), len(members)), dtype=np.bool_)
-    for column in coalitions.T:
-        inside &= members[:, column].T
-    counts = inside.sum(1)
-    rows = int(counts.max(initial=0))
     found = np.empty(len(coalitions), dtype=np.int64)
     padded = np.concatenate((values, np.zeros((1, num_clients), np.int64)))  # the last codeword is 0
     symmetric = np.where(padded > p // 2, padded - p, padded).astype(np.float64)
-    step = max(1, _ELEMENTS // max(1, rows * columns))
+    step = max(1, _ELEMENTS // max(num_sets, columns * columns))
     for low in range(0, len(coalitions), step):
-        part = slice(low, low + step)
-        chosen = coalitions[part]
-        outside = np.ones((len(chosen), num_clients), dtype=np.bool_)
-        np.put_along_axis(outside, chosen, False, 1)
-        clients = np.nonzero(outside)[1].reshape(len(chosen), -1)[:, :columns]  # (c,R−t)
-        order = np.argsort(~inside[part], axis=1, kind="stable")[:, :rows]  # the sets that contain it come first
-        order = np.where(np.arange(rows) < counts[part].reshape(-1, 1), order, len(values))
-        matrices = symmetric[order.T[:, None, :], clients.T[None, :, :]]  # (rows,R−t,c)
-        found[part] = threshold - 1 - size - ranks(matrices, p)
-    return found
-
-
-def ranks(matrices: NDArray[Any], p: int) -> Integers:
-    """The ranks (c,) modulo p < 2^24 of c matrices (rows,columns,c) of residues |r| ≤ p/2, in float64. Overwrites them.
-
-    Elimination without division: row ← row·pivot − head·pivot row, then one reduction. Products stay below 2^48, and
-    |r| ≤ p/2 + 1 afterwards, so that r is 0 modulo p exactly if it is 0.
-    """
-    rows, columns, count = matrices.shape
-    found = np.zeros(count, dtype=np.int64)
-    if not rows:
-        return found
-    unused = np.ones((rows, count), dtype=np.bool_)
-    every = np.arange(count)
-    for column in range(columns):
-        heads = matrices[:, column]
-        usable = (heads != 0) & unused
-        row = usable.argmax(0)
-        has_pivot = usable[row, every]
-        if not has_pivot.any():
-            continue
-        found += has_pivot
-        unused[row[has_pivot], every[has_pivot]] = False
-        if column == columns - 1:
-            break
-        rest = matrices[:, column + 1 :]
-        pivot = np.where(has_pivot, heads[row, every], 1.0)
-        pivot_row = rest[row, :, every].T * has_pivot  # (columns left,c)
-        changed = rest * pivot - heads[:, None, :] * pivot_row
-        changed -= p * np.rint(changed * (1.0 / p))
-        matrices[:, column + 1 :] = changed  # used rows become what they may: they are not looked at again
+        chosen = coalitions[low : low + step]
+        inside = members[:, chosen].all(2).T  # (c,S)
+        counts = inside.sum(1)
+        which, place = np.nonzero(inside)
+        order = np.full((len(chosen), int(counts.max())), num_sets)
+        order[which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)] = place  # (c,rows)
+        last = chosen[:, -1:] if size else np.full((len(chosen), 1), num_clients - 1)
+        following = (last + np.arange(1, num_clients + 1)) % num_clients  # (c,N)
+        outside = (following[:, :, None] != chosen[:, None, :]).all(2)
+        clients = following[outside].reshape(len(chosen), -1)[:, :columns]  # (c,R−t)
+        matrices = symmetric[order[:, :, None], clients[:, None, :]]  # (c,rows,R−t)
+        found[low : low + step] = threshold - 1 - size - ranks(matrices, p)
     return found

@@ -44,12 +44,18 @@ def codeword_values(
     beta = np.array(data_points, dtype=np.int64)
     points = np.concatenate((beta, np.array(client_points, dtype=np.int64)))
     chosen = np.array(sets, dtype=np.int64).reshape(len(sets), -1)  # (S,R−2)
+    span = int(points.max() - points.min()) + 1  # above any difference of two points
     found = np.empty((len(moduli), len(sets), len(client_points)), dtype=np.int64)
     for channel, p in enumerate(moduli):
         product = np.ones((len(sets), len(points)), dtype=np.int64)  # π_E at every point
+        bound = 1
         for column in chosen.T:
             product *= points - points[num_shards + column].reshape(-1, 1)
-            product %= p
+            bound *= span
+            if bound * span >= 2**63:
+                product %= p
+                bound = p
+        product %= p
         at_data = product[:, :num_shards]
         a = at_data.sum(1, keepdims=True) % p
         b = (at_data * beta).sum(1, keepdims=True) % p

@@ -54,11 +54,11 @@ def test_missing_ranks_count_what_is_missing():
     data_points, client_points = points_of(num_clients, num_shards, max_colluders)
     rng = random.Random(5)
     sets = [tuple(sorted(rng.sample(range(num_clients), 5))) for _ in range(14)]
-    (values,) = codeword_values(moduli, sets, data_points, client_points)
+    values = codeword_values(moduli, sets, data_points, client_points)
     coalitions = np.array(list(itertools.combinations(range(num_clients), 2)))
-    found = missing_ranks(23, values, membership(sets, num_clients), coalitions, threshold)
+    (found,) = missing_ranks(moduli, values, membership(sets, num_clients), coalitions, threshold)
     expected = [
-        4 - flint_rank([values[s] for s, members in enumerate(sets) if {a, b} <= set(members)], 23)
+        4 - flint_rank([values[0, s] for s, members in enumerate(sets) if {a, b} <= set(members)], 23)
         for a, b in coalitions.tolist()
     ]
     assert found.tolist() == expected

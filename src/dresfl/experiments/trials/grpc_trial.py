@@ -67,9 +67,10 @@ class Trial:
         return load_config(self.preset, [*self.settings, *fixed])
 
     def needed(self, config: RunConfig) -> int:
-        """R: how many clients must answer a round."""
+        """R + 2A: how many clients must answer a round."""
         degree = build_network(config, load(config.data.dataset, self.data).train).gradient_degree
-        return degree * (config.federation.num_shards + config.federation.max_colluders - 1) + 1
+        code = config.federation
+        return degree * (code.num_shards + code.max_colluders - 1) + 1 + 2 * code.max_liars
 
 
 @final

@@ -164,7 +164,8 @@ class Coordinator:
     @property
     def _asked(self) -> list[int]:
         """The clients that are sent a round's weights."""
-        return [client for client in self.ready if client not in self.liars]
+        liars = self.liars
+        return [client for client in self.ready if client not in liars]
 
     @property
     def training(self) -> Training | None:

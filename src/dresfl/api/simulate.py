@@ -56,6 +56,7 @@ def simulate(
     num_shards: int = CodeParameters.num_shards,
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
+    max_liars: int = CodeParameters.max_liars,
     seed: int = 0,
     dropouts: Dropouts | None = None,
     test: Rows | None = None,
@@ -84,7 +85,7 @@ def simulate(
     """
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
-    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")

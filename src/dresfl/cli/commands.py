@@ -153,7 +153,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
 def _check_outcome(summary: dict[str, Any]) -> None:
     if summary["skipped_rounds"] == summary["rounds"]:
         raise TooFewAnswers(
-            f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
+            f"all {summary['rounds']} rounds were skipped: fewer than {summary['answers_needed']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )
     advice = "the values outgrew the field or the training diverged: lower optimizer.learning_rate or set max_norm"

@@ -62,9 +62,9 @@ def train(
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
     session, reliable = prepared.session, prepared.dropouts.num_reliable
-    if reliable < session.recovery_threshold:
+    if reliable < session.answers_needed:
         note(
-            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.recovery_threshold} "
+            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
     for warning in warnings(session.network, session.parameters):

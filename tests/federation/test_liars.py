@@ -100,7 +100,7 @@ def test_a_liar_that_leaves_too_few_ends_the_run_by_name():
     error = actions[-1].error
     assert isinstance(error, TooFewAnswers)
     assert "1 clients will not answer round 1, so 4 are left, but 5 are needed" in str(error)
-    assert f"{run.setting.roster.members[3].name}: its answer was a lie" in str(error)
+    assert f"{run.setting.roster.members[3].name}: its answer was false" in str(error)
     assert run.machine.ended
     # and it ends at once if it is started again
     again = Run(setting=watched(5), terms=run.machine._running.terms, checkpoint=run.machine.training.state())

@@ -13,7 +13,8 @@ For one client:
 
 enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
 a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the
-returned actions in order. Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
+returned actions in order. Whatever is wrong with one client's message ends that client's connection and disturbs nobody
+else.
 """
 
 from collections.abc import Callable, Iterable

@@ -10,7 +10,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import display, flower, identity, network, reproduce
+from . import audit, display, flower, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -300,5 +300,6 @@ app.command("join", epilog="Example: `dresfl join --config site.toml`")(network.
 app.command("server", hidden=True)(network.old_serve_command)
 app.command("client", hidden=True)(network.old_join_command)
 app.command("shares", epilog="Example: `dresfl shares --config site.toml`")(network.shares_command)
+app.command("audit", epilog="Example: `dresfl audit /var/lib/dresfl/first-run`")(audit.audit_command)
 app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)
 app.add_typer(flower.app, name="flower")

@@ -27,7 +27,7 @@ from dresfl.protocol import AnsweredRounds
 
 _RECORD = struct.Struct("<I32s28s")
 _CHUNK = 1024 * _RECORD.size
-_FREE = b"\xff"
+FREE = b"\xff"
 _LARGEST = 2**32
 
 
@@ -42,7 +42,7 @@ class AnswerLog(AnsweredRounds):
         self._file = -1
         with disk(path, "open"):
             if not path.exists():
-                write_atomic(path, _FREE * _CHUNK, private=True, error=StoreError)
+                write_atomic(path, FREE * _CHUNK, private=True, error=StoreError)
         self._read()
         with disk(path, "open"):
             self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -57,7 +57,7 @@ class AnswerLog(AnsweredRounds):
             self._length += _RECORD.size
         free, rest = _CHUNK - self._length % _CHUNK, data[self._length :]
         more = rest[free:]  # there only if the next chunk was being made: then one place of this one is free
-        sound = rest[:free] == _FREE * free and (not more or (free == _RECORD.size and self._unfinished(more)))
+        sound = rest[:free] == FREE * free and (not more or (free == _RECORD.size and self._unfinished(more)))
         if not sound:
             raise StoreError(
                 f"{self.path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
@@ -66,7 +66,7 @@ class AnswerLog(AnsweredRounds):
 
     @staticmethod
     def _unfinished(more: bytes) -> bool:
-        return len(more) <= _CHUNK and not more.strip(b"\0" + _FREE)
+        return len(more) <= _CHUNK and not more.strip(b"\0" + FREE)
 
     def _check(self, number: int, round_number: int, weights: bytes) -> bytes:
         place = struct.pack("<QI", number, round_number)
@@ -81,7 +81,7 @@ class AnswerLog(AnsweredRounds):
             check = self._check(self._length // _RECORD.size, round_number, weights)
             with disk(self.path, "write"):
                 if (self._length + _RECORD.size) % _CHUNK == 0:
-                    self._write(_FREE * _CHUNK, self._length + _RECORD.size)
+                    self._write(FREE * _CHUNK, self._length + _RECORD.size)
                 self._write(_RECORD.pack(round_number, weights, check), self._length)
             self._length += _RECORD.size
             self._answered[round_number] = known = weights

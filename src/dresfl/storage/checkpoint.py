@@ -141,6 +141,8 @@ def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
         raise _Damaged(f"{path} is damaged: it does not have its digest")
     if found != FORMAT:
         raise CheckpointError(f"{path} has the format {found}, but {FORMAT!r} was wanted", "use the dresfl of then")
+    if missing := {"session", "settings", "progress", "metrics"} - meta.keys():
+        raise CheckpointError(f"{path} has no {min(missing)}", "start over in another folder")
     if meta["session"] != training.session.session_id.hex():
         raise CheckpointError(
             f"{path} is of another run: of session {meta['session']}, not {training.session.session_id.hex()}",

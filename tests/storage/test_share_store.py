@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -599,16 +600,59 @@ def full(*arguments, **more):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_stays_taken(tmp_path, monkeypatch):
+def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_is_taken(tmp_path, monkeypatch):
     session = session_of()
-    real, calls = os.posix_fallocate, iter(range(99))
     with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
-        patched.setattr(os, "posix_fallocate", lambda *a: full() if next(calls) == 1 else real(*a))
-        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*shares.rows: No space left") as caught:
+        patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=512))
+        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*: No space left") as caught:
             store.table(session, INDEX)
         assert "free some space" in caught.value.hint
         assert not list((tmp_path / "s" / session.sharing_id.hex()).glob("shares.*"))
     filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
+        patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=512))
+        assert opened(store, session)[1].complete  # what is there needs no more space
+
+
+def test_space_is_taken_when_the_first_slice_of_another_dealer_comes(tmp_path, monkeypatch):
+    session, calls = session_of(), []
+    real = os.posix_fallocate
+    with open_store(tmp_path / "s") as store:
+        monkeypatch.setattr(os, "posix_fallocate", lambda *a: (calls.append(a), real(*a)))
+        client, _ = opened(store, session)
+        clients = dealers(session, store.secret(session), INDEX)
+        client.receive(clients[INDEX].deal(INDEX))
+        assert not calls
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "posix_fallocate", full)
+            with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*: No space left"):
+                client.receive(clients[3].deal(INDEX))
+        client.receive(clients[3].deal(INDEX))
+        assert len(calls) == 2
+        client.receive(clients[1].deal(INDEX))
+        assert len(calls) == 2
+        assert not client.ready
+
+
+def test_a_new_sharing_takes_the_place_of_those_that_were_never_finished(tmp_path):
+    finished, begun, answered, new = (session_of(nonce=bytes([i]) * 32) for i in range(4))
+    filled(tmp_path / "s", finished)
+    filled(tmp_path / "s", answered)
+    with open_store(tmp_path / "s") as store:
+        log = store.answered(answered)
+        store.forget(answered.sharing_id.hex())
+        opened(store, begun)
+        client, table = opened(store, answered)  # it begins again: what it answered is noted
+        client.receive(dealers(answered)[3].deal(INDEX, 0, 3))
+        assert table.missing(3) == [range(3, 8)]
+        assert not (tmp_path / "s" / begun.sharing_id.hex()).exists()
+        opened(store, new)
+        assert {sharing.identity for sharing in store.sharings()} == {s.sharing_id.hex() for s in (finished, new)}
+        assert store.answered(answered) is not log
+        assert not store.answered(answered).claim(0, bytes(32))
+        assert opened(store, finished)[0].ready
+        client, table = opened(store, answered)
+        assert fetch(answered, dealers(answered, store.secret(answered), INDEX), client, table) == all_slices(answered)
 
 
 @pytest.mark.parametrize("where", ["pwrite", "fsync", "fdatasync"])

@@ -46,6 +46,20 @@ def test_plan_of_the_papers_setting(dresfl: Run, tmp_path: Path):
     assert any("span" in warning for warning in plan["warnings"])
 
 
+def test_plan_says_what_the_modes_protect(dresfl: Run, tmp_path: Path):
+    arguments = ["plan", "--clients", "20", "--layers", "784,64,64,10", "--liars", "2"]
+    plan = json.loads(dresfl(*arguments, "--json", cwd=tmp_path).stdout)
+    assert (plan["answers_needed"], plan["max_dropouts"], plan["max_liars"]) == (13, 7, 2)
+    against = {line["against"]: line for line in plan["protection"]}
+    assert list(against) == ["clients", "the coordinator", "lying clients", "readers of the model"]
+    assert "rows can be computed from the weights" in against["clients"]["open_mode"]
+    assert "up to 2 in a round" in against["lying clients"]["open_mode"]
+    assert all("not there yet" in line["hidden_mode"] for line in plan["protection"])
+    shown = dresfl(*arguments, cwd=tmp_path).stdout
+    assert "13 of 20 clients must answer" in shown
+    assert "what is protected" in shown
+
+
 def test_plan_without_the_span_warning_for_a_large_batch(dresfl: Run, tmp_path: Path):
     result = dresfl("plan", "--clients", "20", "--layers", "784,64,64,10", "--batch", "65", "--json", cwd=tmp_path)
     assert json.loads(result.stdout)["warnings"] == []
@@ -58,6 +72,7 @@ def test_plan_without_the_span_warning_for_a_large_batch(dresfl: Run, tmp_path: 
         (["--clients", "20", "--shards", "3"], "2 shards and 1 colluders"),
         (["--clients", "20", "--colluders", "4"], "1 shard and 2 colluders"),
         (["--clients", "8"], "1 square layers"),
+        (["--clients", "12", "--liars", "2"], "feasible: 13 clients, or 1 liars"),
     ],
 )
 def test_an_infeasible_plan_exits_2_and_names_what_works(dresfl: Run, tmp_path: Path, arguments: list[str], hint: str):

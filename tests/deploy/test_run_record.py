@@ -77,7 +77,7 @@ def test_all_other_keys_may_change(config: CoordinatorConfig, consortium: Consor
     assert enter(changed, consortium) == []
     # a new key has to be put on one side or the other, here and in `weight_settings`
     free = {"name", "agreement", "folder", "keys", "evaluate_every", "checkpoint_every"}
-    free |= {"threads", "storage_key", "test"}
+    free |= {"threads", "storage_key", "test", "rows_can_be_computed"}
     assert {field.name for field in dataclasses.fields(CoordinatorConfig)} == free | {"network", "optimizer"}
     assert {f"optimizer.{field.name}" for field in dataclasses.fields(Optimizer)} < weight_settings(config).keys()
 

@@ -9,6 +9,7 @@ from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
+from dresfl.protocol.protection import Protection, protections
 
 
 @final
@@ -26,9 +27,11 @@ class Plan:
     num_shards: int
     max_colluders: int
     batch_size: int
+    max_liars: int
     num_parameters: int
     gradient_degree: int
     recovery_threshold: int
+    answers_needed: int
     max_dropouts: int
     feasible: bool
     moduli: tuple[int, ...]
@@ -38,6 +41,7 @@ class Plan:
     rows: int
     share_bytes_per_client: int
     warnings: tuple[str, ...]
+    protection: tuple[Protection, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, as `dresfl plan --json` prints them."""
@@ -49,18 +53,22 @@ class Plan:
             return
         clients, degree = self.num_clients, self.gradient_degree
         shards, colluders = self.num_shards, self.max_colluders
-        room = (clients - 1) // degree + 1  # the largest K+T that these clients allow
-        nearest = [f"{self.recovery_threshold} clients"]
+        outvoting = self.answers_needed - self.recovery_threshold
+        nearest = [f"{self.answers_needed} clients"]
+        if outvoting and self.recovery_threshold <= clients:
+            nearest.append(f"{(clients - self.recovery_threshold) // 2} liars")
+        room = max(0, clients - outvoting - 1) // degree + 1  # the largest K+T that these clients allow
         if room > colluders:
             nearest.append(f"{room - colluders} shards and {colluders} colluders")
         if 2 <= room <= colluders:
             nearest.append(f"1 shard and {room - 1} colluders")
-        squares = int(math.log2(max(1, clients - 1) / max(1, shards + colluders - 1))) - 1
+        squares = int(math.log2(max(1, clients - outvoting - 1) / max(1, shards + colluders - 1))) - 1
         if 2 ** (squares + 1) < degree and squares >= 0:
             nearest.append(f"a network of {squares} square layers, degree {2 ** (squares + 1)}")
         raise InfeasiblePlan(
             f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
-            f"{self.recovery_threshold} answers",
+            f"{self.recovery_threshold} answers"
+            + (f", and {self.max_liars} liars {outvoting} more" if outvoting else ""),
             "feasible: " + ", or ".join(nearest),
         )
 
@@ -72,6 +80,7 @@ def plan(
     num_shards: int = CodeParameters.num_shards,
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
+    max_liars: int = CodeParameters.max_liars,
     rows: int,
 ) -> Plan:
     """The plan of a federation: threshold, moduli, sizes and warnings. Infeasible settings are planned too.
@@ -84,10 +93,11 @@ def plan(
     >>> planned.gradient_degree, planned.recovery_threshold, planned.max_dropouts, planned.feasible
     (8, 9, 11, True)
     """
-    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size)
+    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
     if rows < 1:
         raise UsageError(f"rows must be at least 1, not {rows}")
     needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    answers = needed + 2 * code.max_liars
     field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
     row_width = network.input_size + network.num_classes
@@ -96,8 +106,9 @@ def plan(
         num_parameters=network.num_parameters,
         gradient_degree=network.gradient_degree,
         recovery_threshold=needed,
-        max_dropouts=max(0, code.num_clients - needed),
-        feasible=needed <= code.num_clients,
+        answers_needed=answers,
+        max_dropouts=max(0, code.num_clients - answers),
+        feasible=answers <= code.num_clients,
         moduli=field.moduli,
         modulus_bits=field.modulus.bit_length(),
         needed_bits=round(network.needed_bits(code.batch_size * code.num_shards), 1),
@@ -105,6 +116,7 @@ def plan(
         rows=rows,
         share_bytes_per_client=math.ceil(rows / code.num_shards) * row_width * residues,
         warnings=tuple(warnings(network, code)),
+        protection=protections(code.max_colluders, code.max_liars),
     )
 
 
@@ -120,6 +132,7 @@ def warnings(network: Network, code: CodeParameters) -> list[str]:
         )
     if code.max_colluders == 0:
         found.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
-    if code.num_clients == recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders):
+    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    if code.num_clients == needed + 2 * code.max_liars:
         found.append("every client must answer in every round: one missing client skips the round")
     return found

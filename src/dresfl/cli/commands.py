@@ -50,12 +50,13 @@ def plan_command(
     shards: Annotated[int, typer.Option(help="K: shards per data set.")] = 1,
     colluders: Annotated[int, typer.Option(help="T: largest coalition of clients that learns nothing.")] = 1,
     batch: Annotated[int, typer.Option(help="B: coded rows a round.")] = 64,
+    liars: Annotated[int, typer.Option(help="A: clients whose answers may be false in one round.")] = 0,
     input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
     weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
     rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a setting before anybody shares a row: threshold, field, sizes, warnings.
+    """Check a setting before anybody shares a row: threshold, field, sizes, warnings, and what the mode protects.
 
     Exit code 2 if the clients are too few, with the nearest settings that work.
     """
@@ -70,7 +71,13 @@ def plan_command(
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
     planned = plan(
-        network, num_clients=clients, num_shards=shards, max_colluders=colluders, batch_size=batch, rows=rows
+        network,
+        num_clients=clients,
+        num_shards=shards,
+        max_colluders=colluders,
+        batch_size=batch,
+        max_liars=liars,
+        rows=rows,
     )
     values = planned.to_dict()
     if as_json:
@@ -80,8 +87,11 @@ def plan_command(
         shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in values.items()}
         shown["moduli"] = f"{len(planned.moduli)} primes, {planned.moduli[0]} … {planned.moduli[-1]}"
         shown["warnings"] = list(planned.warnings)
-        needed = planned.recovery_threshold
+        del shown["protection"]
+        needed = planned.answers_needed
         display.print_pairs(f"plan: {verdict}, {needed} of {clients} clients must answer a round", shown)
+        rows_shown = [[line.against, line.open_mode, line.hidden_mode] for line in planned.protection]
+        display.print_table("what is protected", ["against", "open mode", "hidden mode"], rows_shown, words=True)
     planned.check()
 
 

@@ -84,14 +84,14 @@ def print_pairs(title: str, pairs: Mapping[str, Any], as_json: bool = False) -> 
         print_table(title, [], [[key, _text(value)] for key, value in pairs.items()])
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; without columns it has no head."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> None:
+    """A table on stdout; without columns it has no head. words: its cells are sentences, not figures."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=bool(columns))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index == 0 or words else "right")
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -58,13 +58,15 @@ def load_site(path: Path, store: str = "") -> "FlowerClient":
     from dresfl.sealing import Identity, Roster
     from dresfl.storage.at_rest import StorageKey
 
-    from .settings import ClientConfig, load_agreement, load_settings
+    from .consent import consented_agreement
+    from .settings import ClientConfig, load_settings
 
     config = load_settings(ClientConfig, path)
+    log = log_to(partial(print, file=sys.stderr, flush=True))
     torch.set_num_threads(config.threads)
     roster = Roster.load(Path(config.keys.roster), config.keys.roster_sha256)
     identity = Identity.load(Path(config.keys.identity))
-    agreement = load_agreement(config, roster)
+    agreement = consented_agreement(config, roster, log)
 
     def rows() -> Any:
         from .rows import own_rows
@@ -76,7 +78,6 @@ def load_site(path: Path, store: str = "") -> "FlowerClient":
 
         keep_model(config.model, agreement, final)
 
-    log = log_to(partial(print, file=sys.stderr, flush=True))
     folder = Path(store or config.folder)
     key = StorageKey.find(config.storage_key)
     return FlowerClient(agreement, identity, roster, folder, rows, log, device=config.device, keep_model=keep, key=key)
@@ -103,14 +104,14 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
     from dresfl.runtimes.log import log_thread
     from dresfl.sealing import Identity, Roster
 
+    from .consent import consented_agreement
     from .serve import run_coordinator
-    from .settings import CoordinatorConfig, load_agreement, load_settings
+    from .settings import CoordinatorConfig, load_settings
 
     config = load_settings(CoordinatorConfig, Path(str(run["coordinator"])))
     roster = Roster.load(Path(config.keys.roster), config.keys.roster_sha256)
     identity = Identity.load(Path(config.keys.identity))
-    agreement, deadline = load_agreement(config, roster), config.network.deadline
-    folder = Path(config.folder)
+    folder, deadline = Path(config.folder), config.network.deadline
     make_private_folder(folder)
     with open(folder / "log.jsonl", "a", buffering=1, encoding="utf-8", opener=open_private) as lines:
 
@@ -124,6 +125,7 @@ def coordinate(carrier: "Carrier", run: Config) -> dict[str, Any]:
 
         with log_thread(write) as log:
             try:
+                agreement = consented_agreement(config, roster, log)
                 summary = run_coordinator(config, agreement, identity, roster, log, "flower", carry_out, WINDOWS)
             except DresError as error:
                 log("error", reason=str(error), hint=error.hint)

@@ -15,17 +15,19 @@ from dresfl.runtimes.log import Log
 from dresfl.storage import ShareStore, Sharing, data_digest
 from dresfl.storage.at_rest import StorageKey
 
+from .consent import consented_agreement
 from .model import keep_model
 from .rows import own_rows
 from .serve import stopping_on_signals
-from .settings import ClientConfig, load_agreement, load_credentials
+from .settings import ClientConfig, load_credentials
 from .storage_key import find_storage_key
 
 
 def join(config: ClientConfig, log: Log) -> dict[str, Any]:
     """Take part in a run until it is complete; return what came of it."""
     credentials = load_credentials(config.keys)
-    agreement, identity, roster = load_agreement(config, credentials.roster), credentials.identity, credentials.roster
+    identity, roster = credentials.identity, credentials.roster
+    agreement = consented_agreement(config, roster, log)
     rows = own_rows(config.data, agreement, roster.index_of(identity.member))
 
     async def run(workplace: Workplace) -> tuple[Task, int]:

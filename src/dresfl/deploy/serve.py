@@ -20,11 +20,12 @@ from dresfl.storage.at_rest import StorageKey
 from dresfl.storage.checkpoint import EARLIER, NEWEST, RunFolder
 from dresfl.storage.run_folder import RunRecorder, summarise
 
+from .consent import consented_agreement
 from .metrics import serve_metrics
 from .model import stored_model
 from .rows import test_rows
 from .run_record import note_run, run_folder_of, weight_settings
-from .settings import CoordinatorConfig, load_agreement, load_credentials
+from .settings import CoordinatorConfig, load_credentials
 from .storage_key import find_storage_key
 
 SECONDS_BETWEEN_LINES = 1.0  # of progress in the log
@@ -121,7 +122,7 @@ def serve(
     use_earlier: if the newest checkpoint is damaged, go on from the one before.
     """
     credentials = load_credentials(config.keys)
-    agreement = load_agreement(config, credentials.roster)
+    agreement = consented_agreement(config, credentials.roster, log)
 
     async def run(host: CoordinatorHost) -> None:
         with stopping_on_signals():

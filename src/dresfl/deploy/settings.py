@@ -15,6 +15,7 @@ from dresfl.coding import CodeParameters
 from dresfl.data import Partition
 from dresfl.errors import UsageError
 from dresfl.federation import Agreement, CoordinatorSettings, RoundTiming, Windows
+from dresfl.federation.agreement import ACCEPTED
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.grpc_runtime import ConnectSettings, Credentials, ListenSettings
@@ -47,6 +48,13 @@ class AgreedFederation:
     max_liars: int = CodeParameters.max_liars
 
 
+_MODE_HINT = (
+    'write mode = "open" if every participant may see the weights of every round, and the coordinator also the '
+    f'gradients; and rows_can_be_computed = "{ACCEPTED}" if all of you accept that rows of others can be computed from '
+    "them. A hidden mode, which shows neither, is not there yet"
+)
+
+
 @final
 @dataclass(frozen=True)
 class AgreementFile:
@@ -54,8 +62,8 @@ class AgreementFile:
 
     rounds: int
     model: AgreedModel
+    mode: Literal["open"] = field(metadata={"hint": _MODE_HINT})
     seed: int = 0
-    mode: Literal["open"] = Agreement.mode
     rows_can_be_computed: str = Agreement.rows_can_be_computed
     record: bool = Agreement.record
     federation: AgreedFederation = field(default_factory=AgreedFederation)
@@ -135,11 +143,13 @@ class CoordinatorConfig:
     checkpoint_every: int = 1
     threads: int = 1
     storage_key: str = ""  # file of dresfl storage-key: seals checkpoints and terms at rest
+    rows_can_be_computed: str = ""  # "accepted": this participant's own consent to the open mode
     network: Listening = field(default_factory=Listening)
     optimizer: Optimizer = field(default_factory=Optimizer)
     test: Test = field(default_factory=Test)
 
     def __post_init__(self) -> None:
+        _check_word(self.rows_can_be_computed)
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -199,11 +209,20 @@ class ClientConfig:
     data: ClientData
     threads: int = 1
     storage_key: str = ""  # file of dresfl storage-key: seals the secret and the shares at rest
+    rows_can_be_computed: str = ""  # "accepted": this participant's own consent to the open mode
     device: Literal["cpu", "cuda"] = "cpu"
     model: str = ""  # where to write the final weights; empty: nowhere
 
+    def __post_init__(self) -> None:
+        _check_word(self.rows_can_be_computed)
+
     def connect_settings(self) -> ConnectSettings:
         return ConnectSettings(**dataclasses.asdict(self.network))
+
+
+def _check_word(word: str) -> None:
+    if word not in ("", ACCEPTED):
+        raise UsageError(f"rows_can_be_computed = {word!r} is not known", f'write "{ACCEPTED}" or nothing')
 
 
 _T = TypeVar("_T")

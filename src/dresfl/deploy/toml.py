@@ -72,6 +72,7 @@ def parse(kind: type[_T], table: object, where: str = "", default: object = None
     """A dataclass from a TOML table: unknown keys, missing keys and wrong types are named.
 
     default: an instance whose values stand for keys that the table leaves out.
+    A field's metadata may have a `hint`: what to write, if the key is missing or has a value that is not known.
     """
     if not isinstance(table, Mapping):
         raise UsageError(f"{where or 'the configuration'} must be a table, not {table!r}")
@@ -80,13 +81,16 @@ def parse(kind: type[_T], table: object, where: str = "", default: object = None
     for key in table:
         if key not in fields:
             raise UsageError(f"unknown key {_dotted(where, key)!r}", closest(key, fields))
-    values = {key: _value(hints[key], value, _dotted(where, key), fields[key].default) for key, value in table.items()}
+    values = {}
+    for key, value in table.items():
+        f = fields[key]
+        values[key] = _value(hints[key], value, _dotted(where, key), f.default, f.metadata.get("hint", ""))
     for name, f in fields.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if name not in values and isinstance(default, kind):
             values[name] = getattr(default, name)
         elif name not in values and required:
-            raise UsageError(f"the key {_dotted(where, name)!r} is missing")
+            raise UsageError(f"the key {_dotted(where, name)!r} is missing", f.metadata.get("hint", ""))
     return kind(**values)
 
 
@@ -104,7 +108,7 @@ def _dotted(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _value(hint: Any, value: object, where: str, default: object = None) -> Any:
+def _value(hint: Any, value: object, where: str, default: object = None, advice: str = "") -> Any:
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if hint == tuple[Layer, ...]:
         if not isinstance(value, list):
@@ -119,7 +123,7 @@ def _value(hint: Any, value: object, where: str, default: object = None) -> Any:
         return _value(hint, value, where)
     if origin is Literal:
         if value not in choices:
-            raise UsageError(f"{where} = {value!r} is not known", closest(str(value), map(str, choices)))
+            raise UsageError(f"{where} = {value!r} is not known", advice or closest(str(value), map(str, choices)))
         return value
     if dataclasses.is_dataclass(hint):
         return parse(typing.cast(type, hint), value, where, default)

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import FieldError
-from dresfl.kernels import chacha20_blocks, cpu, fused_kernels, key_words
+from dresfl.kernels import canonical_, chacha20_blocks, cpu, fused_kernels, key_words
 
 WORDS_PER_BLOCK = 16
+
+_WORDS_HELD = 2**20  # keystream that torch holds at a time where no kernel is fused
 
 
 class Domain(IntEnum):
@@ -37,6 +39,8 @@ class Domain(IntEnum):
     EXAMPLES = 7
     ARRIVALS = 8
     BASELINE = 9
+    BLINDING = 10
+    BOUNDED = 11
 
 
 @final
@@ -58,6 +62,10 @@ class SecretSeed:
     def mask_key(self, sharing_id: bytes) -> Tensor:
         """The key words of one sharing's masks. Another sharing, other masks, even if a seed is kept."""
         return key_words(hmac.digest(self._key, b"dresfl masks" + sharing_id, "sha256"))
+
+    def blinding_key(self, label: bytes) -> Tensor:
+        """The key words of the blinding of one opening. Another label, other blinding."""
+        return key_words(hmac.digest(self._key, b"dresfl blinding" + label, "sha256"))
 
     def derive(self, purpose: bytes) -> "SecretSeed":
         """A seed of its own for one purpose; neither it nor several of them tell anything of this one."""
@@ -150,21 +158,88 @@ def uniform_elements(p: Tensor, inverses: Tensor, keys: Tensor, rows: Tensor, co
     independent streams) that lies below the largest multiple of p in [0, 2^32); w mod p is then uniform.
     keys (R,8): the secret of each row's owner. rows (R,): the row's number in its owner's data.
     """
-    limits = (2.0**32 / p).floor() * p  # exact: 2^32/p is at least 1/p away from every integer
+    limits = _limits(p)
     words = _words(keys, rows, len(p) * count, Domain.MASKS, 0).reshape(rows.shape[0], len(p), count)
     residues, rejected = cpu.residues_of_words(words, p, inverses, limits)  # rejected (J,3): row, channel, place
+    row, channel, place = rejected.unbind(1)
+    word = channel * count + place
+    residues[channel, row, place] = _drawn_again(p, limits, channel, keys[row], rows[row], word, Domain.MASKS)
+    return residues
+
+
+def _limits(p: Tensor) -> Tensor:
+    """The largest multiple of each p in [0, 2^32)."""
+    return (2.0**32 / p).floor() * p  # exact: 2^32/p is at least 1/p away from every integer
+
+
+def _drawn_again(
+    p: Tensor, limits: Tensor, channels: Tensor, keys: Tensor, indices: Tensor, places: Tensor, domain: Domain
+) -> Tensor:
+    """The symmetric residues (J,) of words that attempt 0 rejected: of each, the first later attempt below its limit.
+
+    channels, indices, places (J,), keys (J,8): the modulus, the stream and the word's place in it.
+    """
+    found = torch.empty(places.shape[0], dtype=torch.float64, device=p.device)
+    left = torch.arange(places.shape[0], device=p.device)
     attempt = 0
-    while rejected.shape[0]:
+    while left.shape[0]:
         attempt += 1
         if attempt == 256:
             raise FieldError("256 rejected words in a row", "the keystream is broken; do not use its output")
-        row, channel, place = rejected.unbind(1)
-        word = channel * count + place
+        channel, place = channels[left], places[left]
         blocks = chacha20_blocks(
-            keys[row], (word // WORDS_PER_BLOCK).to(torch.int32), _nonces(Domain.MASKS, rows[row], attempt)
+            keys[left], (place // WORDS_PER_BLOCK).to(torch.int32), _nonces(domain, indices[left], attempt)
         )
-        again = _unsigned(blocks.gather(1, (word % WORDS_PER_BLOCK).view(-1, 1)).squeeze(1))
+        again = _unsigned(blocks.gather(1, (place % WORDS_PER_BLOCK).view(-1, 1)).squeeze(1))
         modulus = p[channel].to(torch.int64)
-        residues[channel, row, place] = ((again + modulus // 2) % modulus - modulus // 2).to(torch.float64)
-        rejected = rejected[again >= limits[channel]]
-    return residues
+        found[left] = ((again + modulus // 2) % modulus - modulus // 2).to(torch.float64)
+        left = left[again >= limits[channel]]
+    return found
+
+
+def uniform_sum(p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor, count: int) -> Tensor:
+    """Σ_s coefficients[m,s]·r_s[m,j] mod p_m: keys (S,8), coefficients (M,S) -> symmetric residues (M,count) float64.
+
+    r_s[m,j] is exactly uniform modulo p_m: word j of stream (BLINDING, m) under key s, of the first attempt whose word
+    lies below the largest multiple of p_m in [0, 2^32).
+    """
+    (seeds, channels), limits = (keys.shape[0], len(p)), _limits(p)
+    total = torch.zeros((channels, count), dtype=torch.float64, device=p.device)
+    if not seeds:
+        return total
+    factors = cpu.reduce_(coefficients.to(torch.float64, copy=True), p, inverses)
+    all_keys = keys.repeat(channels, 1)  # (M·S,8)
+    channel = torch.arange(channels, device=p.device).repeat_interleave(seeds)
+    bound = int(p.max()) // 2 + 3
+    step = max(1, _WORDS_HELD // (channels * seeds * WORDS_PER_BLOCK)) * WORDS_PER_BLOCK
+    for first in range(0, count, step):
+        places = min(step, count - first)
+        block = first // WORDS_PER_BLOCK
+        words = _words(all_keys, channel, places, Domain.BLINDING, 0, block).view(channels, seeds, places)
+        words = words.swapaxes(0, 1).contiguous()  # (S,M,places)
+        residues, rejected = cpu.residues_of_words(words, p, inverses, limits)  # (M,S,places)
+        seed, m, place = rejected.unbind(1)
+        again = _drawn_again(p, limits, m, keys[seed], m, first + place, Domain.BLINDING)
+        residues[m, seed, place] = again
+        part = cpu.matmul(factors.unsqueeze(1), residues, p, inverses, bound, bound)  # (M,1,S) @ (M,S,places)
+        total[:, first : first + places] = part[:, 0]
+    return canonical_(total, p)
+
+
+def bounded_integers(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count: int) -> Tensor:
+    """Residues of uniform integers in [0, 2^bits): keys (S,8) -> symmetric residues (M,S,count) float64.
+
+    Integer j is Σ_i w_i·2^(32 i) with w_i word j of stream (BOUNDED, i); the top word keeps the bits that are left.
+    """
+    if bits < 1:
+        raise FieldError(f"bounded integers have at least 1 bit, not {bits}")
+    limbs = -(-bits // 32)
+    radix = cpu.reduce_(torch.full_like(p, 2.0**32), p, inverses)
+    total = torch.zeros((len(p), keys.shape[0], count), dtype=torch.float64, device=p.device)
+    for limb in reversed(range(limbs)):
+        index = torch.full((keys.shape[0],), limb, device=p.device)
+        words = _unsigned(_words(keys, index, count, Domain.BOUNDED, 0))
+        if limb == limbs - 1:
+            words &= 2 ** (bits - 32 * limb) - 1
+        total = cpu.reduce_(total * radix.view(-1, 1, 1) + words.to(torch.float64), p, inverses)
+    return canonical_(total, p)

@@ -23,7 +23,7 @@ from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import is_prime
 from .packed_residues import PackedResidues
-from .random import uniform_elements
+from .random import bounded_integers, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
 
@@ -182,6 +182,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
             return uniform_residues(self._p.to(torch.int64), keys, rows, count, self.dtype)
         return uniform_elements(self._p, self._inv_p, keys, rows, count).to(self.dtype)
+
+    def uniform_sum(self, keys: Tensor, coefficients: Tensor, count: int) -> Tensor:
+        """Σ_s coefficients[m,s]·r_s[m,j]: keys (S,8), coefficients (M,S) -> (M,count); each r_s exactly uniform."""
+        if tuple(coefficients.shape) != (len(self.moduli), keys.shape[0]):
+            raise FieldError(
+                f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
+            )
+        return uniform_sum(self._p, self._inv_p, keys, coefficients, count).to(self.dtype)
+
+    def bounded(self, keys: Tensor, bits: int, count: int) -> Tensor:
+        """Uniform integers in [0, 2^bits) of the keys (S,8), as residues (M,S,count)."""
+        return bounded_integers(self._p, self._inv_p, keys, bits, count).to(self.dtype)
 
     @property
     def residue_bytes(self) -> int:

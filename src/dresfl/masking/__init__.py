@@ -1,1 +1,7 @@
 """Masks that clients make alike from shared seeds: families of seeds, their certificates, and their expansion."""
+
+from .blinding import Blinding
+from .certificate import certify
+from .codewords import codewords
+from .families import zero_sum_family
+from .mask_family import MaskFamily

@@ -35,6 +35,7 @@ from dresfl.errors import UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
 from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, make_keys
+from dresfl.federation.agreement import ACCEPTED
 from dresfl.files import write_atomic
 from dresfl.model import Dense
 from dresfl.optimizers import Optimizer
@@ -67,7 +68,7 @@ def measure_relay(clients: int, rows: int, features: int = 784) -> dict[str, Any
     with tempfile.TemporaryDirectory() as name:
         everybody = AgreedFederation(max_colluders=(clients - 1) // 2)  # so that the round needs every client
         model = AgreedModel((Dense(10),), (features,))
-        agreed = AgreementFile(1, model, rows_can_be_computed="accepted", federation=everybody)
+        agreed = AgreementFile(1, model, "open", rows_can_be_computed=ACCEPTED, federation=everybody)
         federation = Federation(Path(name), agreed, clients, rows)
         shared = serve(federation.config(), log_to(note), federation.start_clients)["bytes_shared"]
         for process in federation.clients:
@@ -80,7 +81,7 @@ def measure_large(clients: int, rounds: int, width: int = 2000) -> dict[str, Any
     """Rounds of one dense layer of width² weights: seconds, CPU seconds, and the most memory that was resident."""
     with tempfile.TemporaryDirectory() as name:
         model, code = AgreedModel((Dense(width),), (width,)), AgreedFederation(batch_size=8)
-        agreed = AgreementFile(rounds, model, rows_can_be_computed="accepted", federation=code)
+        agreed = AgreementFile(rounds, model, "open", rows_can_be_computed=ACCEPTED, federation=code)
         federation = Federation(Path(name), agreed, clients, rows=30)
         coordinator, first = federation.coordinator, federation.clients[0]
         began: dict[str, float] = {}
@@ -136,7 +137,13 @@ class Federation:
         self._keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
         listening = Listening("127.0.0.1:0", deadline=600.0)
         config = CoordinatorConfig(
-            "bench", "../agreement.toml", "run", self._keys, network=listening, optimizer=optimizer or Optimizer()
+            "bench",
+            "../agreement.toml",
+            "run",
+            self._keys,
+            rows_can_be_computed=ACCEPTED,
+            network=listening,
+            optimizer=optimizer or Optimizer(),
         )
         write_atomic(folder / "agreement.toml", to_toml(agreed).encode())
         write_atomic(folder / "coordinator" / "fed.toml", to_toml(config).encode())
@@ -148,7 +155,9 @@ class Federation:
     def start_clients(self, port: int) -> None:
         generator, shape = np.random.default_rng(1), (self._rows, self._features)
         connecting, data = Connecting(f"127.0.0.1:{port}"), ClientData(file="rows.npz")
-        settings = ClientConfig("../agreement.toml", "store", self._keys, connecting, data)
+        settings = ClientConfig(
+            "../agreement.toml", "store", self._keys, connecting, data, rows_can_be_computed=ACCEPTED
+        )
         for process in self.clients:
             inputs, labels = generator.random(shape, dtype=np.float32), generator.integers(self._classes, size=shape[0])
             np.savez(self._folder / process.name / "rows.npz", inputs=inputs, labels=labels)

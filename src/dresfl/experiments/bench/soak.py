@@ -19,6 +19,7 @@ from typing import Any, final
 
 from dresfl.deploy.serve import serve
 from dresfl.deploy.settings import AgreedModel, AgreementFile
+from dresfl.federation.agreement import ACCEPTED
 from dresfl.model import Dense
 from dresfl.optimizers import Optimizer
 from dresfl.runtimes.log import log_to
@@ -99,7 +100,7 @@ def soak(rounds: int, clients: int, sample_seconds: float = 1.0) -> dict[str, An
 
     with tempfile.TemporaryDirectory() as name:
         model = AgreedModel((Dense(_CLASSES),), (_FEATURES,))
-        agreed = AgreementFile(rounds, model, rows_can_be_computed="accepted")
+        agreed = AgreementFile(rounds, model, "open", rows_can_be_computed=ACCEPTED)
         federation = Federation(Path(name), agreed, clients, _ROWS, Optimizer(learning_rate=0.002))
         try:
             summary = serve(federation.config(), log_to(note), federation.start_clients)

@@ -36,7 +36,7 @@ from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
 from dresfl.storage.model_file import read_model
 
-from .grpc_trial import Faults, Trial, check_folder, trial_result, write_clients, write_trial
+from .grpc_trial import OPEN_MODE_NOTE, Faults, Trial, check_folder, trial_result, write_clients, write_trial
 
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 60.0  # without a line in the log: then Flower is asked how the run stands
@@ -113,7 +113,7 @@ def federate_flower(
 
     workers: with `dresfl flower worker` beside each SuperNode; without, every message starts from nothing.
     """
-    folder, port, environment = _prepare(trial, folder)
+    folder, port, environment = _prepare(trial, folder, note)
     with _processes(folder, trial.clients, port, workers, environment) as (superlink, nodes):
         return _play(trial, folder, superlink, nodes, environment, note)
 
@@ -122,7 +122,7 @@ def federate_simulation(trial: Trial, folder: Path, note: Callable[[str], None] 
     """Run a trial in Flower's simulation engine: all clients in a few processes of Ray, each with its own store."""
     if trial.kill:
         raise UsageError("simulated clients cannot be killed", "use --engine flower")
-    folder, port, environment = _prepare(trial, folder)
+    folder, port, environment = _prepare(trial, folder, note)
     connection = f'address = "127.0.0.1:{port}"\ninsecure = true\noptions.num-supernodes = {trial.clients}\n'
     _write_connection(folder, connection + "options.backend.client-resources.num-cpus = 1\n")
     arguments = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
@@ -136,13 +136,14 @@ def federate_simulation(trial: Trial, folder: Path, note: Callable[[str], None] 
         superlink.end()
 
 
-def _prepare(trial: Trial, folder: Path) -> tuple[Path, int, dict[str, str]]:
+def _prepare(trial: Trial, folder: Path, note: Callable[[str], None]) -> tuple[Path, int, dict[str, str]]:
     """Keys, configurations and the app in a new folder; the SuperLink's port and everybody's environment."""
     if importlib.util.find_spec("flwr") is None:
         raise UsageError("flwr is not installed", "pip install 'dresfl[flower]'")
     if trial.kill_coordinator:
         raise UsageError("a killed SuperLink takes the run with it", "kill the coordinator with --engine grpc")
     check_folder(folder)
+    note(OPEN_MODE_NOTE)
     config, folder, port = trial.run_config(), folder.resolve(), _free_port()
     write_trial(trial, folder)
     data = str(trial.data.resolve()) if trial.data else ""

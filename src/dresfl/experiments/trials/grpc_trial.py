@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from dresfl.coding import recovery_threshold
 from dresfl.data import load
 from dresfl.deploy.settings import (
     AgreedFederation,
@@ -38,9 +39,14 @@ from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
 from dresfl.experiments.config import RunConfig, load_config
 from dresfl.experiments.prepare import build_network
+from dresfl.federation.agreement import ACCEPTED
 from dresfl.files import write_atomic
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
 
+OPEN_MODE_NOTE = (
+    'open mode: agreement.toml and the own file of everybody say rows_can_be_computed = "accepted". That is for this '
+    "trial, with public data on one machine. In a real federation each organisation writes it itself"
+)
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.05
 _END_SECONDS = 10.0  # for a client to end after the coordinator
@@ -67,9 +73,10 @@ class Trial:
         return load_config(self.preset, [*self.settings, *fixed])
 
     def needed(self, config: RunConfig) -> int:
-        """R: how many clients must answer a round."""
+        """R + 2A: how many clients must answer a round."""
         degree = build_network(config, load(config.data.dataset, self.data).train).gradient_degree
-        return degree * (config.federation.num_shards + config.federation.max_colluders - 1) + 1
+        code = config.federation
+        return recovery_threshold(degree, code.num_shards, code.max_colluders) + 2 * code.max_liars
 
 
 @final
@@ -172,9 +179,12 @@ def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
         shift=model.shift,
         input_bound=2.0**network.input_magnitude,
     )
-    code = AgreedFederation(federation.num_shards, federation.max_colluders, federation.batch_size)
-    accepted = "accepted"  # the data are public, and all participants are on this machine
-    return AgreementFile(config.rounds, agreed, config.seed, rows_can_be_computed=accepted, federation=code)
+    code = AgreedFederation(
+        federation.num_shards, federation.max_colluders, federation.batch_size, federation.max_liars
+    )
+    return AgreementFile(
+        config.rounds, agreed, "open", seed=config.seed, rows_can_be_computed=ACCEPTED, federation=code
+    )
 
 
 def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:
@@ -185,6 +195,7 @@ def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, l
         keys=keys,
         evaluate_every=config.evaluate_every,
         threads=1,
+        rows_can_be_computed=ACCEPTED,
         network=Listening(listen=listen, deadline=20.0, linger=5.0),
         optimizer=config.optimizer,
         test=Test(dataset=config.data.dataset, folder=data),
@@ -206,6 +217,7 @@ def write_clients(config: RunConfig, keys: Keys, data: str, folder: Path, client
                 alpha=config.data.alpha,
             ),
             threads=1,
+            rows_can_be_computed=ACCEPTED,
         )
         write_atomic(folder / f"site-{i}" / "site.toml", to_toml(client).encode())
 
@@ -250,6 +262,7 @@ def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda te
     """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
     check_folder(folder)
     config = trial.run_config()
+    note(OPEN_MODE_NOTE)
     coordinator, clients = write_trial(trial, folder)
     with _ended(coordinator, *clients):
         return _federate(trial, config, folder, coordinator, clients, note)

@@ -1,0 +1,41 @@
+"""Blinding: what a client adds to its answer, so that the coordinator learns the sum alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dresfl.errors import UsageError
+from dresfl.field import ResidueSystem, SecretSeed
+
+
+@final
+@dataclass(frozen=True)
+class Blinding:
+    """One client's blinding values: ζ(α_j) = Σ_s c_s(α_j)·r_s, each r_s expanded from a seed that the client holds.
+
+    coefficients (M,s): c_s(α_j) of the seeds' codewords, in the order of the seeds.
+
+    >>> from dresfl.field import ResidueField
+    >>> field = ResidueField((101, 103), 1)
+    >>> blinding = Blinding(field, field.embed(torch.tensor([3, 4])), [SecretSeed.fresh(), SecretSeed.fresh()])
+    >>> blinding.values(b"round 1", 5).equal(blinding.values(b"round 1", 5))
+    True
+    """
+
+    field: ResidueSystem
+    coefficients: Tensor
+    seeds: Sequence[SecretSeed]
+
+    def __post_init__(self) -> None:
+        expected = (len(self.field.moduli), len(self.seeds))
+        if tuple(self.coefficients.shape) != expected:
+            raise UsageError(f"coefficients {expected} expected, {tuple(self.coefficients.shape)} came")
+
+    def values(self, label: bytes, count: int) -> Tensor:
+        """(M,count): the values to add. The label names one opening; two openings never share one."""
+        keys = [seed.blinding_key(label) for seed in self.seeds]
+        table = torch.stack(keys) if keys else torch.empty((0, 8), dtype=torch.int32)
+        return self.field.uniform_sum(table.to(self.field.device), self.coefficients, count)

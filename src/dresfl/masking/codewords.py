@@ -1,0 +1,57 @@
+"""Codewords of least weight: the zero-sum polynomials that vanish at R − 2 clients.
+
+Notation: R the threshold, β_1 … β_K the data points, α_j the point of client j, E a set of R − 2 clients.
+
+    π_E(z) = Π_{e∈E} (z − α_e),   A = Σ_k π_E(β_k),   B = Σ_k β_k π_E(β_k),   c_E(z) = π_E(z)·(B − A z)
+
+c_E has degree at most R − 1, vanishes at every client of E, and Σ_k c_E(β_k) = B·A − A·B = 0. Any other polynomial with
+these three properties is a multiple of it, unless A = B = 0 modulo the prime. In that case c_E is zero in that channel:
+it hides nothing there, and `certificate` does not count it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dresfl.errors import UsageError
+from dresfl.field import ResidueSystem
+
+from .mask_family import MaskFamily
+
+Integers = NDArray[np.int64]
+
+
+def codewords(
+    field: ResidueSystem, family: MaskFamily, data_points: Sequence[int], client_points: Sequence[int]
+) -> Tensor:
+    """(M,S,N): the values c_E(α_j) of the family's S codewords, as the field's residues. Every client computes them."""
+    if len(client_points) != family.num_clients:
+        raise UsageError(f"a family for {family.num_clients} clients, but points of {len(client_points)}")
+    values = codeword_values(field.moduli, family.sets, data_points, client_points)
+    p = np.array(field.moduli, dtype=np.int64).reshape(-1, 1, 1)
+    symmetric = (values + p // 2) % p - p // 2
+    return torch.from_numpy(symmetric).to(field.device, field.dtype)
+
+
+def codeword_values(
+    moduli: Sequence[int], sets: Sequence[Sequence[int]], data_points: Sequence[int], client_points: Sequence[int]
+) -> Integers:
+    """(M,S,N) in [0, p): the codewords of sets of one size, at all clients' points."""
+    num_shards = len(data_points)
+    beta = np.array(data_points, dtype=np.int64)
+    points = np.concatenate((beta, np.array(client_points, dtype=np.int64)))
+    chosen = np.array(sets, dtype=np.int64).reshape(len(sets), -1)  # (S,R−2)
+    found = np.empty((len(moduli), len(sets), len(client_points)), dtype=np.int64)
+    for channel, p in enumerate(moduli):
+        product = np.ones((len(sets), len(points)), dtype=np.int64)  # π_E at every point
+        for column in chosen.T:
+            product *= points - points[num_shards + column].reshape(-1, 1)
+            product %= p
+        at_data = product[:, :num_shards]
+        a = at_data.sum(1, keepdims=True) % p
+        b = (at_data * beta).sum(1, keepdims=True) % p
+        found[channel] = product[:, num_shards:] * ((b - a * points[num_shards:]) % p) % p
+    return found

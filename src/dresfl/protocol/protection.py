@@ -1,0 +1,45 @@
+"""What each mode shows to whom, in words. Plans, logs and audits say the same, because they take it from here."""
+
+from dataclasses import dataclass
+from typing import final
+
+OPEN_MODE_MEANS = (
+    "every client is sent the weights of every round, and the coordinator also sees each round's gradient: rows of "
+    "others can be computed from them"
+)
+_PLANNED = "planned, not there yet"
+
+
+@final
+@dataclass(frozen=True)
+class Protection:
+    """One kind of onlooker, and what a mode keeps from it."""
+
+    against: str
+    open_mode: str
+    hidden_mode: str = _PLANNED
+
+
+def protections(max_colluders: int, max_liars: int) -> tuple[Protection, ...]:
+    """What the modes protect, for a federation with T colluders and A liars.
+
+    >>> [protection.against for protection in protections(1, 0)]
+    ['clients', 'the coordinator', 'lying clients', 'readers of the model']
+    """
+    coalition = "one client" if max_colluders == 1 else f"up to {max_colluders} clients together"
+    shares = f"{coalition}: nothing can be learned from shares"
+    together = f", also together with {coalition}"
+    if max_colluders == 0:
+        shares, together = "no masks: every client can read the rows of others", ""
+    lies = "not found: a false answer can change a step"
+    if max_liars:
+        lies = f"up to {max_liars} in a round are found and outvoted; more of them, coordinated, can force a wrong step"
+    return (
+        Protection("clients", f"{shares}. But rows can be computed from the weights of the rounds"),
+        Protection(
+            "the coordinator",
+            f"it learns the gradient of each round and nothing else{together}. But rows can be computed from gradients",
+        ),
+        Protection("lying clients", lies),
+        Protection("readers of the model", "no protection: the model is not differentially private"),
+    )

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, MessageError
+from dresfl.federation.terms import coin_commitment
 from dresfl.field import Residues, SecretSeed, unpacked
+from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
+from dresfl.field import Octets, Residues, SecretSeed, octets_of, unpacked
 from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, num_slices, slice_range, slice_rows
 
 Place = tuple[int, int]  # a dealer and the number of a slice
@@ -24,6 +27,9 @@ class KeptSharing:
     tag: bytes
     slices: dict[Place, Tensor] = field(default_factory=dict)
     damaged: set[Place] = field(default_factory=set)
+    set_up: dict[int, bytes] = field(default_factory=dict)
+    coins: bytes | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass
@@ -54,6 +60,7 @@ class KeptTable(ShareTable):
         self._known = dict(kept.slices)  # also of those that are damaged: their digests are known
         self._held = {place: rows for place, rows in kept.slices.items() if place not in kept.damaged}
         self._pending: set[Place] = set()
+        self._set_up = dict(kept.set_up)
 
     def put(self, dealer: int, first_row: int, residues: Residues) -> None:
         numbers = [n for n in range(num_slices(self._session, dealer)) if self._rows(dealer, n).start == first_row]
@@ -74,11 +81,24 @@ class KeptTable(ShareTable):
         pairs = zip(dealers.tolist(), rows.tolist(), strict=True)
         return torch.stack([self._held[d, r // size][:, r % size] for d, r in pairs], 1)
 
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        numbers = torch.arange(first, last)
+        rows = self.rows(torch.full_like(numbers, dealer), numbers)  # (M,rows,W)
+        return octets_of(self._session.field.pack(rows)).reshape(rows.shape[0], last - first, -1).swapaxes(0, 1)
+
     def missing(self, dealer: int) -> list[range]:
         numbers = range(num_slices(self._session, dealer))
         return [self._rows(dealer, number) for number in numbers if (dealer, number) not in self._held]
 
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        if self._set_up.setdefault(dealer, data) != data:
+            raise MessageError(f"dealer {dealer} sent other set-up values than before")
+
+    def set_up(self, dealer: int) -> bytes | None:
+        return self._set_up.get(dealer)
+
     def flush(self) -> None:
+        self._kept.set_up.update(self._set_up)
         for place in self._pending:
             self._kept.slices[place] = self._held[place]
             self._kept.damaged.discard(place)
@@ -86,7 +106,8 @@ class KeptTable(ShareTable):
 
     def durable(self, dealer: int, number: int) -> bool:
         """Whether a slice would be found after a crash, as far as this process can know."""
-        return (dealer, number) in self._held and (dealer, number) not in self._pending
+        whole = number < num_slices(self._session, dealer) - 1 or dealer in self._kept.set_up
+        return whole and (dealer, number) in self._held and (dealer, number) not in self._pending
 
 
 class KeptAnswers(AnsweredRounds):
@@ -110,7 +131,14 @@ class MemoryStore:
         self._tables: dict[bytes, KeptTable] = {}
 
     def contribution(self) -> bytes:
-        return self._seed.tag() + self._fresh()
+        salt = self._fresh()
+        return self._seed.tag() + salt + coin_commitment(self._coin(salt))
+
+    def coin(self, contribution: bytes) -> bytes:
+        return self._coin(contribution[16:32])
+
+    def _coin(self, salt: bytes) -> bytes:
+        return self._seed.derive(b"coin" + salt).reveal()
 
     def owns(self, contribution: bytes) -> bool:
         return contribution[:16] == self._seed.tag()
@@ -122,7 +150,7 @@ class MemoryStore:
                 fits = session_of(kept.client_rows, kept.nonce).sharing_id == identity
             except DresError:
                 continue
-            if fits and kept.tag == self._seed.tag():
+            if fits and kept.tag == self._seed.tag() and kept.verdict == Verdict():
                 nonces.append(kept.nonce)
         return nonces
 
@@ -136,6 +164,18 @@ class MemoryStore:
         fresh = KeptSharing(session.nonce, session.client_rows, self._seed.tag())
         table = self._tables[identity] = KeptTable(session, self._disk.sharings.setdefault(identity, fresh))
         return table, table.damage
+
+    def claim_check(self, session: Session, coins: bytes) -> bool:
+        kept = self._disk.sharings[session.sharing_id]
+        kept.coins = kept.coins or coins
+        return kept.coins == coins
+
+    def verdict(self, session: Session) -> Verdict | None:
+        kept = self._disk.sharings.get(session.sharing_id)
+        return kept and kept.verdict
+
+    def keep_verdict(self, session: Session, verdict: Verdict) -> None:
+        self._disk.sharings[session.sharing_id].verdict = verdict
 
     def answered(self, session: Session) -> KeptAnswers:
         return KeptAnswers(self._disk.answered.setdefault(session.session_id, {}))

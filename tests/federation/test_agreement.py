@@ -28,6 +28,9 @@ CHANGES = {
     "batch_size": 65,
     "seed": 1,
     "roster": "ab",
+    "max_liars": 1,
+    "rows_can_be_computed": "accepted",
+    "record": True,
 }
 
 
@@ -38,7 +41,7 @@ def changed(name):
 
 
 def test_every_field_changes_the_digest():
-    assert set(CHANGES) == {field.name for field in fields(Agreement)}
+    assert {*CHANGES, "mode"} == {field.name for field in fields(Agreement)}  # there is one mode
     digests = {BASE.digest, *(changed(name).digest for name in CHANGES)}
     assert len(digests) == len(CHANGES) + 1
     assert replace(BASE).digest == BASE.digest
@@ -50,7 +53,7 @@ def test_the_bytes_are_canonical_json():
     assert json.dumps(described, sort_keys=True, separators=(",", ":")).encode() == encoded
     assert hashlib.sha256(encoded).digest() == BASE.digest
     assert described["layers"][0] == {"kind": "dense", "units": 3, "weight_bits": None, "init": None}
-    assert described["format"] == "dresfl agreement 2"
+    assert described["format"] == "dresfl agreement 3"
     assert replace(BASE, input_bound=2, shift=0).encode() == replace(BASE, input_bound=2.0, shift=0.0).encode()
 
 
@@ -135,7 +138,7 @@ def test_the_quantizer_is_the_agreements():
 
 
 def test_a_sharings_nonce_depends_on_every_contribution_and_their_order():
-    server, parts = b"s" * 16, [bytes([i]) * 32 for i in range(3)]
+    server, parts = b"s" * 16, [bytes([i]) * 64 for i in range(3)]
     nonce = sharing_nonce(server, parts)
     assert nonce == hashlib.sha256(b"dresfl sharing nonce" + server + b"".join(parts)).digest()
     others = [sharing_nonce(b"t" * 16, parts), sharing_nonce(server, parts[::-1]), sharing_nonce(server, parts[:2])]

@@ -31,6 +31,8 @@ from .setting import linear
 
 CLIENTS = range(5)
 NEEDED = 3
+HELD = b"n" * 32  # everybody holds this sharing, whose dealers were checked
+COIN = bytes(32)
 
 
 class Run:
@@ -64,7 +66,7 @@ class Run:
 
     def hello(self, client, **changes):
         rows = len(self.setting.rows[client][0])
-        own = {"introduction": Introduction(rows, bytes([client]) * 32), "challenge": bytes([client]) * 16}
+        own = {"introduction": Introduction(rows, bytes([client]) * 64, HELD), "challenge": bytes([client]) * 16}
         return self.say(client, Hello(**{"agreement": self.setting.agreement.encode(), **own, **changes}))
 
     def join(self, client):
@@ -79,7 +81,7 @@ class Run:
         return actions
 
     def make_ready(self, client):
-        return [*self.hold(client), *self.say(client, Ready(self.session.sharing_id))]
+        return [*self.hold(client), *self.say(client, Ready(self.session.sharing_id, COIN))]
 
     @property
     def session(self):
@@ -184,7 +186,7 @@ def test_no_hello_in_time():
     actions = run.machine.tick(run.now + HELLO_SECONDS)
     assert "no Hello" in str(closed(actions)[0])
     assert isinstance(closed(actions)[0], MessageError)  # it may come back
-    assert run.say(0, Ready(bytes(16))) == []  # a closed connection says nothing
+    assert run.say(0, Ready(bytes(16), COIN)) == []  # a closed connection says nothing
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_no_hello_in_time():
         (b"\xff", "kind 255"),
         (b"\x01", "too short"),
         (b"\x01\x09" + bytes(10), "version 9"),
-        (Ready(bytes(16)).encode(), "where Hello was expected"),
+        (Ready(bytes(16), COIN).encode(), "where Hello was expected"),
         (b"", "empty"),
     ],
 )
@@ -261,10 +263,10 @@ def test_relay_messages_of_a_client_that_makes_things_up():
 def test_ready_for_this_sharing_and_once():
     run = Run()
     run.all_enrolled()
-    assert "another sharing" in str(closed(run.say(0, Ready(bytes(16))))[0])
+    assert "another sharing" in str(closed(run.say(0, Ready(bytes(16), COIN)))[0])
     run.make_ready(1)
     assert run.machine.ready == [1]
-    assert "second Ready" in str(closed(run.say(1, Ready(run.session.sharing_id)))[1])
+    assert "second Ready" in str(closed(run.say(1, Ready(run.session.sharing_id, COIN)))[1])
     assert run.machine.ready == []
 
 
@@ -523,7 +525,7 @@ def test_who_is_away_is_waited_for_and_hears_of_the_end_when_it_has_joined():
     actions = run.join(3)
     assert (sent(actions, Begin), sent(actions, Done)) == ([3], [])
     assert sent(run.hold(3), Done) == [3]
-    assert run.say(3, Ready(run.session.sharing_id))[0].event == "ready"
+    assert run.say(3, Ready(run.session.sharing_id, COIN))[0].event == "ready"
     assert run.machine.wake_at == run.now + 30.0
     actions = run.machine.tick(run.now + 30.0)
     assert actions[0].fields == {"clients": [3, 4]}
@@ -598,5 +600,5 @@ def test_a_coordinator_of_another_roster_does_not_start():
 def test_events_for_nobody_change_nothing():
     run = Run()
     assert run.machine.disconnected(0, run.now) == []
-    assert run.say(0, Ready(bytes(16))) == []
+    assert run.say(0, Ready(bytes(16), COIN)) == []
     assert run.machine.slice_lost(0, 1, 0) == []

@@ -19,7 +19,7 @@ THREE = Agreement((Dense(2),), (3,), num_clients=3, rounds=1)
 
 
 def hello(rows, agreement=THREE, client=0):
-    return Hello(Introduction(rows, bytes([client]) * 32), bytes(16), agreement.encode())
+    return Hello(Introduction(rows, bytes([client]) * 64), bytes(16), agreement.encode())
 
 
 def test_the_last_hello_settles_the_terms():
@@ -107,7 +107,7 @@ def test_unusable_terms_are_never_settled(monkeypatch):
 
 
 def test_the_terms_of_an_earlier_start():
-    terms = Terms.settle([Introduction(5, bytes([client]) * 32) for client in range(3)])
+    terms = Terms.settle([Introduction(5, bytes([client]) * 64) for client in range(3)])
     enrolment = Enrolment(THREE, terms)
     assert enrolment.missing() == []
     assert enrolment.hello(0, hello(5)) is None
@@ -118,7 +118,7 @@ def test_the_terms_of_an_earlier_start():
 def test_a_signature_is_for_one_client_one_challenge_and_these_terms():
     setting = linear()
     roster, challenge = setting.roster, b"c" * 16
-    terms = Terms.settle([Introduction(5, bytes([client]) * 32) for client in range(5)])
+    terms = Terms.settle([Introduction(5, bytes([client]) * 64) for client in range(5)])
     begin = signed_begin(setting.coordinator, roster, 3, challenge, terms)
     check_begin(roster.server, roster, 3, challenge, begin)
     with pytest.raises(IdentityError, match="not signed"):

@@ -48,7 +48,9 @@ class Federation:
         self.session = self.machine.training.session
 
     def hello(self, client):
-        return Hello(Introduction(self.rows[client], bytes([client]) * 32), bytes(16), self.setting.agreement.encode())
+        return Hello(
+            Introduction(self.rows[client], bytes([client]) * 64, b"n" * 32), bytes(16), self.setting.agreement.encode()
+        )
 
     def join(self, client):
         self.machine.connected_to(client, 0.0)
@@ -90,12 +92,12 @@ OTHER_AGREEMENT = json.dumps({f"key {i}": "x" * 50 for i in range(900)}).encode(
 
 
 WORST = {
-    "Hello of another agreement": lambda f, i: Hello(Introduction(1, bytes(32)), bytes(16), OTHER_AGREEMENT),
-    "Hello of brackets": lambda f, i: Hello(Introduction(1, bytes(32)), bytes(16), nested(32000)),
+    "Hello of another agreement": lambda f, i: Hello(Introduction(1, bytes(64)), bytes(16), OTHER_AGREEMENT),
+    "Hello of brackets": lambda f, i: Hello(Introduction(1, bytes(64)), bytes(16), nested(32000)),
     "Holding of nothing": lambda f, i: Holding(i % 5, 0),
     "Holding of everything": lambda f, i: Holding(i % 5, (1 << (8 * HOLDING_BYTES)) - 1),
     "Holding of odd slices": lambda f, i: Holding(HOSTILE, int.from_bytes(b"\x55" * HOLDING_BYTES, "little")),
-    "Ready": lambda f, i: Ready(f.session.sharing_id),
+    "Ready": lambda f, i: Ready(f.session.sharing_id, bytes(32)),
     "Slice": lambda f, i: Slice(i % 5, i, bytes(2**16)),
     "Ack": lambda f, i: Ack(i % 5, i),
     "Reject": lambda f, i: Reject(i % 5, i, "x" * TEXT_BYTES),

@@ -9,20 +9,22 @@ from hypothesis import strategies as st
 from dresfl.errors import MessageError, Refused
 from dresfl.federation import Introduction, Terms, largest_message, make_session, messages
 from dresfl.federation.sealed_slices import most_sealed_bytes
-from dresfl.protocol import Answer
+from dresfl.protocol import Answer, Verdict, check_bytes
 
 from .setting import linear, squared
 
-TERMS = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5), (b"c" * 32, b"d" * 32))
+TERMS = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5), (b"c" * 64, b"d" * 64))
 FIXED = [  # every byte has its place
-    messages.Ready(b"s" * 16),
+    messages.Ready(b"s" * 16, b"c" * 32),
     messages.Ack(1, 2**32 - 1),
     messages.Informed(2**32 - 1),
     messages.Request(2**16 - 1, 2**31),
     messages.Begin(b"g" * 64, TERMS),
+    messages.Judged(Verdict((0, 4), (1, 2, 65535))),
+    messages.Judged(Verdict()),
 ]
 OPEN = [  # their last part may have any length
-    messages.Hello(Introduction(7, b"c" * 32, b"n" * 32), b"h" * 16, b'{"seed":1}', b"instance"),
+    messages.Hello(Introduction(7, b"c" * 64, b"n" * 32), b"h" * 16, b'{"seed":1}', b"instance"),
     messages.Holding(2, 0b1001),
     messages.Holding(2, 0),
     messages.Holding(1, 1 << 999),
@@ -35,6 +37,8 @@ OPEN = [  # their last part may have any length
     messages.Weights(b"task"),
     messages.Delta(4, 3, 1, b"d" * 32, b"z"),
     messages.Done(b"task"),
+    messages.Checked((b"h" * 16, b"i" * 16), b"values"),
+    messages.Check((b"c" * 32, b"d" * 32)),
 ]
 KINDS = [*messages.FROM_CLIENT, *messages.FROM_COORDINATOR]
 
@@ -53,7 +57,7 @@ def test_round_trip(message):
 
 def test_every_kind_has_an_example_and_a_number_of_its_own():
     assert {type(message) for message in FIXED + OPEN} == set(KINDS)
-    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 16
+    assert len({kind.KIND for kind in KINDS}) == len(KINDS) == 19
 
 
 def test_only_weights_are_replaced_by_newer_ones():
@@ -68,7 +72,7 @@ def test_a_message_of_the_other_side_is_refused(message):
         messages.decode(message.encode(), other)
 
 
-@pytest.mark.parametrize("number", [0, 10, 15, 23, 255])
+@pytest.mark.parametrize("number", [0, 11, 15, 25, 255])
 def test_a_kind_that_does_not_exist_is_refused(number):
     for kinds in (messages.FROM_CLIENT, messages.FROM_COORDINATOR):
         with pytest.raises(MessageError, match=f"kind {number} came"):
@@ -89,7 +93,16 @@ def test_what_has_a_fixed_length_has_no_other(message):
 
 @pytest.mark.parametrize(
     ("message", "head"),
-    [(OPEN[0], 93), (OPEN[1], 2), (OPEN[4], 6), (OPEN[5], 4), (OPEN[7], 6), (OPEN[8], 6), (OPEN[9], 4), (OPEN[11], 41)],
+    [
+        (OPEN[0], 125),
+        (OPEN[1], 2),
+        (OPEN[4], 6),
+        (OPEN[5], 4),
+        (OPEN[7], 6),
+        (OPEN[8], 6),
+        (OPEN[9], 4),
+        (OPEN[11], 41),
+    ],
     ids=lambda value: name(value) if isinstance(value, messages.Message) else "",
 )
 def test_a_head_that_is_cut_is_refused(message, head):
@@ -127,7 +140,7 @@ def test_holdings_keep_every_bit(dealer, held):
 def test_another_version_is_named():
     data = bytearray(OPEN[0].encode())
     data[1] = 1
-    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 3") as caught:
+    with pytest.raises(MessageError, match="version 1 of the protocol, this coordinator version 4") as caught:
         messages.decode(bytes(data), (messages.Hello,))
     assert "same release" in caught.value.hint
     with pytest.raises(MessageError, match="version 9"):  # whatever else that version says
@@ -142,7 +155,7 @@ def test_a_client_without_rows_is_refused():
 
 
 def test_limits():
-    hello = OPEN[0].encode()[:94]
+    hello = OPEN[0].encode()[:126]
     messages.decode(hello + bytes(messages.AGREEMENT_BYTES), (messages.Hello,))
     with pytest.raises(MessageError, match="too long"):
         messages.decode(hello + bytes(messages.AGREEMENT_BYTES + 1), (messages.Hello,))
@@ -169,13 +182,17 @@ def test_no_message_is_larger_than_the_largest(setting):
     agreement, session = setting().agreement, setting().session
     most = largest_message(agreement)
     answer = messages.Answered(0, bytes(Answer.size(session.field, session.network.num_parameters)))
-    terms = Terms(bytes(32), bytes(16), bytes(16), session.client_rows, (bytes(32),) * session.num_clients)
+    terms = Terms(bytes(32), bytes(16), bytes(16), session.client_rows, (bytes(64),) * session.num_clients)
     for message in (
         answer,
         messages.Slice(0, 0, bytes(most_sealed_bytes(make_session(agreement, (999,) * session.num_clients, b"", b"")))),
-        messages.Hello(Introduction(1, bytes(32)), bytes(16), bytes(messages.AGREEMENT_BYTES)),
+        messages.Hello(Introduction(1, bytes(64)), bytes(16), bytes(messages.AGREEMENT_BYTES)),
         messages.Holding(0, 1 << (8 * messages.HOLDING_BYTES - 1)),
         messages.Begin(bytes(64), terms),
         messages.Reject(0, 0, "x" * 5000),
+        messages.Checked(
+            (bytes(16),) * len(session.mask_family.sets), bytes(session.num_clients * check_bytes(session))
+        ),
+        messages.Check((bytes(32),) * session.num_clients),
     ):
         assert len(message.encode()) <= most

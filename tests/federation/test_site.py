@@ -38,22 +38,24 @@ from dresfl.federation.messages import (
     Weights,
 )
 from dresfl.federation.site import Membership
-from dresfl.protocol import Task, num_slices
+from dresfl.protocol import Task, Verdict, num_slices
 
 from .setting import linear
 
 INDEX = 1
 CHALLENGE = b"c" * 16
+COIN = b"o" * 32
+VERDICT = Verdict()  # the dealers were checked
 
 
 class Client:
     """A site, and a coordinator that says what it is told to."""
 
-    def __init__(self):
-        self.setting = linear(2)
+    def __init__(self, verdict=VERDICT):
+        self.setting, self.verdict = linear(2), verdict
         rows = [len(inputs) for inputs, _ in self.setting.rows]
-        self.introduction = Introduction(rows[INDEX], b"x" * 32)
-        self.terms = Terms.settle([Introduction(count, b"x" * 32) for count in rows])
+        self.introduction = Introduction(rows[INDEX], b"x" * 64)
+        self.terms = Terms.settle([Introduction(count, b"x" * 64) for count in rows])
         self.session = self.terms.session(self.setting.agreement)
         self.site = Site(
             self.setting.agreement, self.setting.roster, INDEX, lambda: self.introduction, lambda: CHALLENGE
@@ -75,7 +77,7 @@ class Client:
         self.site.connected(self.now)
         (work,) = self.begin()
         missing = [{number for owner, number in lacking if owner == dealer} for dealer in range(5)]
-        return self.done(work, Membership(self.session, missing))
+        return self.done(work, Membership(self.session, missing, COIN, self.verdict))
 
     def weights(self, number=0, change=0):
         task = Task(number, self.setting.server().weights + change)
@@ -134,14 +136,16 @@ def test_a_client_that_joins_says_what_it_holds():
 def test_a_client_that_holds_everything_is_ready_at_once():
     client = Client()
     *_, last = said(client.join())
-    assert last == Ready(client.session.sharing_id)
+    assert last == Ready(client.session.sharing_id, COIN)
 
 
 def test_a_damaged_store_is_told():
     client = Client()
     client.site.connected(client.now)
     (join,) = client.begin()
-    actions = client.done(join, Membership(client.session, [set() for _ in range(5)], ("slice 3 is damaged",)))
+    actions = client.done(
+        join, Membership(client.session, [set() for _ in range(5)], COIN, damage=("slice 3 is damaged",))
+    )
     assert actions[0] == Log("store damaged", {"what": "slice 3 is damaged"})
 
 
@@ -217,7 +221,7 @@ def test_the_last_slice_is_flushed_then_acknowledged_then_ready():
     client.join([(0, 0)])
     (flush,) = keep(client, 0, 0)
     assert flush == Flush()
-    assert said(client.done(flush)) == [Ack(0, 0), Ready(client.session.sharing_id)]
+    assert said(client.done(flush)) == [Ack(0, 0), Ready(client.session.sharing_id, COIN)]
 
 
 def test_slices_are_flushed_when_no_more_come():
@@ -243,7 +247,7 @@ def test_slices_are_flushed_after_a_few(monkeypatch):
     keep(client, 0, 0)
     (flush,) = keep(client, 2, 0)
     (second,) = work(keep(client, 2, 1))  # kept while the first flush is still under way
-    assert said(client.done(flush)) == [Ack(0, 0), Ack(2, 0), Ack(2, 1), Ready(client.session.sharing_id)]
+    assert said(client.done(flush)) == [Ack(0, 0), Ack(2, 0), Ack(2, 1), Ready(client.session.sharing_id, COIN)]
     assert said(client.done(second)) == []
 
 
@@ -253,7 +257,7 @@ def test_a_slice_that_does_not_open_is_rejected_and_another_taken():
     actions = keep(client, 0, 0, MessageError("it does not open"))
     assert said(actions) == [Reject(0, 0, "it does not open")]
     (flush,) = keep(client, 0, 0)
-    assert said(client.done(flush))[-1] == Ready(client.session.sharing_id)
+    assert said(client.done(flush))[-1] == Ready(client.session.sharing_id, COIN)
 
 
 def test_a_slice_that_comes_twice_is_acknowledged_twice_and_ready_is_said_once():
@@ -344,7 +348,7 @@ def test_rounds_and_ends_that_were_not_agreed_on():
         elif message == "end":
             actions = client.hear(Done(Task(1, client.setting.server().weights).encode(client.session)))
         else:
-            other = Terms.settle([Introduction(3, b"y" * 32)] * 5).session(client.setting.agreement)
+            other = Terms.settle([Introduction(3, b"y" * 64)] * 5).session(client.setting.agreement)
             actions = client.hear(Weights(Task(0, client.setting.server().weights).encode(other)))
         assert isinstance(actions[0], Disconnect)
 
@@ -389,7 +393,7 @@ def test_work_of_an_earlier_connection_is_forgotten():
     for old in (deal, piece, answer):
         assert client.done(old, b"x") == []
     (flush,) = keep(client, 0, 0)
-    assert said(client.done(flush)) == [Ack(0, 0), Ready(client.session.sharing_id)]
+    assert said(client.done(flush)) == [Ack(0, 0), Ready(client.session.sharing_id, COIN)]
 
 
 def test_going_on_in_a_new_process():
@@ -397,7 +401,7 @@ def test_going_on_in_a_new_process():
     client = Client()
     (join,) = client.site.resumed(client.terms, client.now)
     assert join == Join(client.terms, look=False)
-    assert client.done(join, Membership(client.session, [set() for _ in range(5)])) == []
+    assert client.done(join, Membership(client.session, [set() for _ in range(5)], COIN, VERDICT)) == []
     (piece,) = client.weights()
     assert said(client.done(piece, b"answer"))
     (action,) = client.begin()

@@ -17,7 +17,7 @@ INDEX = 2
 
 
 def introductions(held=NO_NONCE):
-    return [Introduction(rows, bytes([i]) * 32, held) for i, rows in enumerate(ROWS)]
+    return [Introduction(rows, bytes([i]) * 64, held) for i, rows in enumerate(ROWS)]
 
 
 def test_a_new_sharing_has_a_nonce_of_everybody():
@@ -49,11 +49,11 @@ def test_a_client_that_comes_back():
     terms = Terms.settle(introductions())
     own = introductions()[INDEX]
     terms.check_client(INDEX, own)
-    terms.check_client(INDEX, replace(own, contribution=own.contribution[:16] + b"x" * 16))  # of another process
+    terms.check_client(INDEX, replace(own, contribution=own.contribution[:16] + b"x" * 48))  # of another process
     with pytest.raises(Refused, match="has 9 rows, but 4 when the shares were made"):
         terms.check_client(INDEX, replace(own, rows=9))
     with pytest.raises(Refused, match="secret or rows are not those") as caught:
-        terms.check_client(INDEX, replace(own, contribution=b"x" * 32))
+        terms.check_client(INDEX, replace(own, contribution=b"x" * 64))
     assert "new folder" in caught.value.hint
 
 
@@ -76,7 +76,7 @@ def test_a_clients_own_check():
 
 def test_nobody_comes_without_rows():
     with pytest.raises(Refused, match="no rows"):
-        Introduction(0, bytes(32))
+        Introduction(0, bytes(64))
 
 
 def test_bytes_come_back():
@@ -99,12 +99,13 @@ def changed():
     fields = json.loads(Terms.settle(introductions()).to_json(AGREEMENT))
     del fields["sha256"]
     others = [{name: value for name, value in fields.items() if name != key} for key in fields]
-    others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None])]
+    others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None], {})]
+    others = [other for other in others if other != fields]  # there is no verdict yet
     for key in ("nonce", "run_nonce", "own_bytes"):
         others += [{**fields, key: fields[key][:-2]}, {**fields, key: "x" + fields[key][1:]}]
     for key in ("nonce", "run_nonce"):  # of another session; the session does not depend on `own_bytes`
         others += [{**fields, key: ("1" if fields[key][0] == "0" else "0") + fields[key][1:]}]
-    others += [{**fields, "format": f"dresfl terms {number}"} for number in (1, 2, 4)]
+    others += [{**fields, "format": f"dresfl terms {number}"} for number in (1, 2, 3, 5)]
     wrong = (-1, 0, 2**70, float("inf"), 1e300, 2.5, True, "7")
     others += [{**fields, "rows": [rows, *fields["rows"][1:]]} for rows in wrong]
     others += [{**fields, "rows": fields["rows"][1:]}, {**fields, "rows": [2**32 - 1] * len(ROWS)}]

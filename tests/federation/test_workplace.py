@@ -6,10 +6,11 @@ import pytest
 
 from dresfl.errors import MessageError, Refused
 from dresfl.federation import NO_NONCE, Terms, Workplace
-from dresfl.federation.actions import AnswerTask, Deal, Flush, Join, Keep, KeepModel
+from dresfl.federation.actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict
+from dresfl.federation.checking import Checking
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.federation.site import Membership
-from dresfl.protocol import Answer, Task, num_slices
+from dresfl.protocol import Answer, Task, Verdict, num_slices
 
 from .memory_store import Disk, MemoryStore
 from .setting import linear
@@ -48,6 +49,20 @@ class Places:
             assert self.places[receiver].perform(Flush()) is None
         return joined[0].session
 
+    def check(self, terms):
+        """The dealers are checked, and everybody keeps the verdict."""
+        coins = tuple(place._store.coin(terms.contributions[i]) for i, place in enumerate(self.places))
+        checking = Checking(terms, terms.session(self.setting.agreement))
+        for i, coin in enumerate(coins):
+            checking.ready(i, coin)
+        verdicts = []
+        for i, place in enumerate(self.places):
+            message = place.perform(CheckDealers(coins))
+            verdicts.append(checking.checked(i, message.hashes, message.values))
+        for place in self.places:
+            assert place.perform(KeepVerdict(verdicts[-1])) is None
+        return verdicts[-1]
+
 
 @pytest.fixture
 def all_places():
@@ -78,6 +93,8 @@ def test_answers_decode_to_the_right_weights(all_places):
 def test_what_is_flushed_survives_the_process(all_places):
     terms = all_places.terms()
     session = all_places.share(terms)
+    assert all_places.open(3).introduce().held_nonce == NO_NONCE  # its dealers were not checked
+    assert all_places.check(terms) == Verdict()
     place = all_places.open(3)
     assert place.introduce().held_nonce == terms.nonce
     assert not any(place.perform(Join(terms)).missing)
@@ -123,13 +140,13 @@ def test_nothing_is_answered_before_all_shares_are_there(all_places):
     for place in all_places.places:
         place.perform(Join(terms))
     result = all_places.places[0].perform(AnswerTask(Task(0, all_places.setting.server().weights)))
-    assert "lacks shares" in str(result)
+    assert "lacks" in str(result)
 
 
 def test_terms_of_others(all_places):
     terms = all_places.terms()
     place = all_places.places[1]
-    stolen = replace(terms, contributions=(*terms.contributions[:1], b"z" * 32, *terms.contributions[2:]))
+    stolen = replace(terms, contributions=(*terms.contributions[:1], b"z" * 64, *terms.contributions[2:]))
     for wrong in (
         stolen,
         replace(terms, nonce=b"n" * 32),
@@ -162,7 +179,9 @@ def test_work_before_joining(all_places):
 
 
 def test_another_run_on_the_same_sharing(all_places):
-    first = all_places.share(all_places.terms())
+    terms = all_places.terms()
+    first = all_places.share(terms)
+    all_places.check(terms)
     again = all_places.terms()
     assert not again.fresh
     member = all_places.places[2].perform(Join(again))

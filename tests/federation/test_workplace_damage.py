@@ -10,7 +10,7 @@ from dresfl.federation.enrolment import signed_begin
 from dresfl.federation.site import Membership
 from dresfl.storage import ShareStore, data_digest
 
-OTHERS = [Introduction(9, bytes([i]) * 32) for i in range(1, 5)]
+OTHERS = [Introduction(9, bytes([i]) * 64) for i in range(1, 5)]
 
 
 def workplace(consortium: Consortium, store: ShareStore) -> Workplace:

@@ -60,6 +60,33 @@ def test_every_original_row_enters_with_expectation_k_per_sweep(drawn):
     assert entered == Counter(dict.fromkeys(everything, num_shards))
 
 
+@given(sizes, st.data())
+def test_an_excluded_dealers_rows_enter_no_batch_and_all_others_do_alike(drawn, data):
+    client_rows, num_shards = drawn
+    session = session_of(client_rows, num_shards)
+    clients = st.sets(st.integers(0, session.num_clients - 1), max_size=session.num_clients - 1)
+    session = session.without(data.draw(clients))
+    total = sum(session.client_rows[client] for client in session.included)
+    chosen = selected(replace(session, parameters=replace(session.parameters, batch_size=total)), 0.5)
+    entered = Counter()
+    for dealer, row in chosen:
+        entered.update((dealer, original) for original in session.shard_rows(dealer)[row].tolist())
+    everything = [(i, row) for i in session.included for row in range(session.client_rows[i])]
+    assert entered == Counter(dict.fromkeys(everything, num_shards))
+    batch = session.batch_rows(data.draw(st.integers(0, 100)))
+    assert set(batch.dealers.tolist()) <= set(session.included)
+
+
+def test_excluded_dealers_are_named_in_order_and_some_are_left():
+    session = session_of((3, 4, 5))
+    assert session.without([]) == session
+    assert session.without([2]).without([0, 2]).excluded == (0, 2)
+    assert session.without([2]).included == (0, 1)
+    for wrong in ((1, 0), (1, 1), (3,), (-1,), (0, 1, 2)):
+        with pytest.raises(UsageError, match="excluded"):
+            replace(session, excluded=wrong)
+
+
 @given(sizes)
 def test_shards_hold_every_row_once_and_leftovers_k_times(drawn):
     client_rows, num_shards = drawn
@@ -144,6 +171,8 @@ def test_session_id_depends_on_every_parameter():
         replace(base, seed=8),
         replace(base, nonce=b"1"),
         replace(base, run_nonce=b"1"),
+        base.without([2]),
+        base.without([2, 3]),
         replace(base, moduli=choose_moduli(base.needed_bits + 24, more_than=13)),
         replace(base, network=replace(network, input_bits=3), moduli=moduli),
         replace(base, network=replace(network, weight_bits=5), moduli=moduli),
@@ -184,11 +213,12 @@ def test_sharing_id_depends_on_what_decides_shares_and_on_nothing_else():
         replace(base, seed=8),
         replace(base, parameters=replace(base.parameters, batch_size=5)),
         replace(base, run_nonce=b"1"),
+        base.without([1]),
         replace(base, network=replace(network, weight_bits=5)),
         replace(base, network=replace(network, layers=(Dense(4), Square(), Dense(2)))),
     ]
     assert {session.sharing_id for session in same_shares} == {base.sharing_id}
-    assert len({session.session_id for session in [base, *same_shares]}) == 6
+    assert len({session.session_id for session in [base, *same_shares]}) == 7
 
 
 def test_session_id_is_the_same_for_equal_parameters():

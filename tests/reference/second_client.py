@@ -18,13 +18,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from .masks import codeword, combinations, common_coins, dealers, factors, is_certified, windows
 from .spec import (
     SPEC,
+    blinding_word,
     derived,
     drawn,
     hidden_rows,
     hkdf,
     joined,
+    label,
     mask,
     pack,
     read,
@@ -35,7 +38,7 @@ from .spec import (
     weights_sha256,
 )
 
-FROM_COORDINATOR = ("Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done")
+FROM_COORDINATOR = ("Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done", "Check", "Judged")
 KINDS = {int(dict(table(name))["kind"].split("=")[1]): name for name in FROM_COORDINATOR}
 
 PATH = re.findall(r"bidirectional stream, `(/[\w./]+)`", SPEC)[0]
@@ -67,7 +70,9 @@ class SecondClient:
         async with grpc.aio.secure_channel(target, credentials, options) as channel:
             self._call = channel.stream_stream(PATH)()
             challenge = secrets.token_bytes(16)
-            contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16)
+            self._coin = secrets.token_bytes(32)
+            commitment = sha256(joined("coin digest", {"coin": self._coin}))
+            contribution = sha256(b"any tag", self._secret)[:16] + secrets.token_bytes(16) + commitment
             hello = {"rows": len(self._rows), "contribution": contribution, "held_nonce": bytes(32)}
             await self._send("Hello", **hello, challenge=challenge, instance=bytes(8), agreement=self._text.encode())
             kind, data = await self._next()
@@ -114,11 +119,12 @@ class SecondClient:
         fresh = {"own bytes": begin["own_bytes"], "contribution 0": parts[0], "contribution 1": parts[1]}
         assert begin["nonce"] == sha256(joined("sharing nonce", {**fresh, "…": b"".join(parts[2:])}))
         self._client_rows = [rows for rows, _ in begin["clients"]]
-        _, self._moduli, self._parameters = derived(agreement)
+        self._commitments = [part[32:] for part in parts]
+        threshold, self._moduli, self._parameters = derived(agreement)
+        self._run_nonce = begin["run_nonce"].hex()
         text = sharing_text(agreement, self._client_rows, list(self._moduli), begin["nonce"].hex())
-        digest = sha256(text.encode())
+        self._digest = digest = sha256(text.encode())
         self._sharing_id = digest[:16]
-        self._session_id = sha256(session_text(agreement, digest.hex(), begin["run_nonce"].hex()).encode())[:16]
         self._mask_seed = hmac.digest(self._secret, digest, "sha256")
         shards = agreement["num_shards"]
         self._coded = [len(hidden_rows(rows, shards)) for rows in self._client_rows]
@@ -126,6 +132,17 @@ class SecondClient:
         self._bytes = -(-max(self._moduli).bit_length() // 8)
         self._per_slice = max(1, 2**20 // (len(self._moduli) * self._width * self._bytes))
         self._sizes = {"moduli": self._moduli, "M": len(self._moduli), "P": self._parameters, "W": self._width}
+        self._sets = windows(agreement["num_clients"], threshold)
+        assert all(is_certified(self._sets, agreement, threshold, p) for p in self._moduli)
+        self._dealers = dealers(self._sets, agreement["num_clients"])
+        self._own_seeds = {s: secrets.token_bytes(32) for s, dealer in enumerate(self._dealers) if dealer == self.index}
+        self._seeds = dict(self._own_seeds)
+        self._combinations = combinations(agreement, self._moduli[0])
+        points = agreement["num_shards"] + agreement["max_colluders"]
+        self._check_values = [
+            [[secrets.randbelow(p) for _ in range(self._combinations)] for _ in range(points)] for p in self._moduli
+        ]
+        self._check_shares = {self.index: self._check_share(self.index)}  # dealer -> channel -> values
 
     # -- shares ----------------------------------------------------------------------------------------------
 
@@ -140,23 +157,102 @@ class SecondClient:
         agreement = self._agreement
         shards, masks = agreement["num_shards"], agreement["max_colluders"]
         hidden = [self._rows[i] for i in hidden_rows(len(self._rows), shards)[row]]
-        points, at = list(range(1, shards + masks + 1)), shards + masks + 1 + receiver
         out = []
         for channel, p in enumerate(self._moduli):
-            basis = []
-            for k in points:
-                above, below = 1, 1
-                for j in points:
-                    if j != k:
-                        above, below = above * (at - j) % p, below * (k - j) % p
-                basis.append(above * pow(below, -1, p) % p)
-            values = []
+            basis, values = self._basis(receiver, p), []
             for column in range(self._width):
                 word = [(channel * masks + t) * self._width + column for t in range(masks)]
                 noise = [mask(self._mask_seed, self._sharing_id, p, row, j) for j in word]
                 known = [shard[column] for shard in hidden] + noise
                 values.append(sum(a * b for a, b in zip(known, basis, strict=True)) % p)
             out.append(values)
+        return out
+
+    def _basis(self, receiver: int, p: int) -> list[int]:
+        """What the values at the shards' and masks' points count for at a receiver's point."""
+        hidden = self._agreement["num_shards"] + self._agreement["max_colluders"]
+        at, basis = hidden + 1 + receiver, []
+        for k in range(1, hidden + 1):
+            above, below = 1, 1
+            for j in range(1, hidden + 1):
+                if j != k:
+                    above, below = above * (at - j) % p, below * (k - j) % p
+            basis.append(above * pow(below, -1, p) % p)
+        return basis
+
+    def _check_share(self, receiver: int) -> list[list[int]]:
+        """A receiver's share of our check values, channel by channel."""
+        out = []
+        for p, values in zip(self._moduli, self._check_values, strict=True):
+            basis = self._basis(receiver, p)
+            columns = zip(*values, strict=True)
+            out.append([sum(a * b for a, b in zip(column, basis, strict=True)) % p for column in columns])
+        return out
+
+    def _packed(self, residues: list[list[int]]) -> bytes:
+        return b"".join(x.to_bytes(self._bytes, "little") for channel in residues for x in channel)
+
+    def _set_up(self, receiver: int) -> bytes:
+        """What our last slice holds for a receiver besides rows."""
+        seeds = [seed if receiver not in self._sets[s] else bytes(32) for s, seed in self._own_seeds.items()]
+        return b"".join(seeds) + self._packed(self._check_share(receiver))
+
+    def _keep_set_up(self, dealer: int, data: bytes) -> None:
+        dealt = [s for s, by in enumerate(self._dealers) if by == dealer]
+        found = read("set-up", data, **self._sizes, G=len(dealt), t=self._combinations)
+        for s, (seed,) in zip(dealt, found["seeds"], strict=True):
+            if self.index not in self._sets[s]:
+                assert seed != bytes(32)
+                self._seeds[s] = seed
+        self._check_shares[dealer] = found["check"]
+
+    def _checked(self, coins: bytes) -> dict[str, Any]:
+        """Our part of the check of the dealers."""
+        shown = [coins[i : i + 32] for i in range(0, len(coins), 32)]
+        assert [sha256(joined("coin digest", {"coin": coin})) for coin in shown] == self._commitments
+        common, t = common_coins(shown), self._combinations
+        values: list[list[list[int]]] = [[] for _ in self._moduli]  # channel -> dealer -> combination
+        for dealer, count in enumerate(self._coded):
+            columns, rows = factors(self._digest, common, t, self._width, count)
+            for m, p in enumerate(self._moduli):
+                share = [self._shares[dealer, row][m] for row in range(count)]
+                values[m].append(
+                    [
+                        self._check_shares[dealer][m][s]
+                        + sum(
+                            rho * sum(a * b for a, b in zip(columns[s], row, strict=True))
+                            for rho, row in zip(rows[s], share, strict=True)
+                        )
+                        for s in range(t)
+                    ]
+                )
+                values[m][-1] = [value % p for value in values[m][-1]]
+        hashes = []
+        for s, seed in sorted(self._seeds.items()):
+            terms = {"sharing digest": self._digest, "number of the set u32": s.to_bytes(4, "little"), "seed": seed}
+            hashes.append(sha256(joined("seed digest", terms))[:16])
+        packed = self._packed([[x for dealer in channel for x in dealer] for channel in values])
+        return {"n": len(hashes), "hashes": b"".join(hashes), "values": packed}
+
+    def _take_verdict(self, message: dict[str, Any]) -> None:
+        excluded = [dealer for (dealer,) in message["excluded"]]
+        assert not excluded, "this client does not leave dealers out"
+        assert self.index not in [client for (client,) in message["deviating"]]
+        text = session_text(self._agreement, self._digest.hex(), self._run_nonce)
+        self._session_id = sha256(text.encode())[:16]
+
+    def _blinding(self, number: int, weights: list[int]) -> list[list[int]]:
+        """Our part of a round's masks, channel by channel."""
+        terms = {"session_id": self._session_id, "round u32": number.to_bytes(4, "little")}
+        opening = joined("opening label", {**terms, "weights_sha256": weights_sha256(weights)})
+        keys = {s: hmac.digest(seed, label("dresfl blinding") + opening, "sha256") for s, seed in self._seeds.items()}
+        out = []
+        for m, p in enumerate(self._moduli):
+            words = {s: codeword(self._sets[s], self.index, self._agreement, p) for s in keys}
+            terms_of = [
+                [c * blinding_word(keys[s], p, m, j) for s, c in words.items()] for j in range(self._parameters)
+            ]
+            out.append([sum(found) % p for found in terms_of])
         return out
 
     def _context(self, dealer: int, receiver: int, number: int) -> bytes:
@@ -174,6 +270,8 @@ class SecondClient:
         packed = b"".join(
             x.to_bytes(self._bytes, "little") for m in range(len(self._moduli)) for row in coded for x in row[m]
         )
+        if number == self._slices(self.index) - 1:
+            packed += self._set_up(receiver)
         place = {"dealer": self.index, "receiver": receiver, "first_row": rows.start, "rows": len(rows)}
         header = self._head("Share", sharing_id=self._sharing_id, **place)
         fresh, theirs = X25519PrivateKey.generate(), _sealing_key(self._members[receiver])
@@ -194,6 +292,11 @@ class SecondClient:
         standing = own.exchange(_sealing_key(self._members[dealer]))
         key = self._key((fresh, standing), found["ephemeral"], dealer, self.index, context)
         plaintext = ChaCha20Poly1305(key).decrypt(bytes(12), found["ciphertext"], context)
+        if number == self._slices(dealer) - 1:
+            seeds = sum(by == dealer for by in self._dealers)
+            size = 32 * seeds + len(self._moduli) * self._combinations * self._bytes
+            self._keep_set_up(dealer, plaintext[len(plaintext) - size :])
+            plaintext = plaintext[: len(plaintext) - size]
         share, rows = read("Share", plaintext, **self._sizes), self._slice(dealer, number)
         assert (share["dealer"], share["receiver"]) == (dealer, self.index)
         assert (share["first_row"], share["rows"]) == (rows.start, len(rows))
@@ -226,7 +329,13 @@ class SecondClient:
                 self._keep(message["dealer"], message["slice"], message["sealed"])
                 await self._send("Ack", dealer=message["dealer"], slice=message["slice"])
                 if len(self._shares) == sum(self._coded):
-                    await self._send("Ready", sharing_id=self._sharing_id)
+                    await self._send("Ready", sharing_id=self._sharing_id, coin=self._coin)
+                continue
+            if kind == "Check":
+                await self._send("Checked", **await asyncio.to_thread(self._checked, message["coins"]))
+                continue
+            if kind == "Judged":
+                self._take_verdict(message)
                 continue
             if kind == "Delta":
                 assert message["base_round"] == last
@@ -257,12 +366,12 @@ class SecondClient:
     def _gradient(self, weights: list[int], number: int) -> bytes:
         agreement = self._agreement
         batch = drawn(self._client_rows, agreement["batch_size"], agreement["num_shards"], agreement["seed"], number)
-        out = b""
-        for channel, p in enumerate(self._moduli):
+        out = []
+        for channel, (p, masks) in enumerate(zip(self._moduli, self._blinding(number, weights), strict=True)):
             rows = [self._shares[dealer, row][channel] for dealer, row in batch]
             total = _gradient(agreement, weights, rows, p)
-            out += b"".join(x.to_bytes(self._bytes, "little") for x in total)
-        return out
+            out.append([(x + y) % p for x, y in zip(total, masks, strict=True)])
+        return self._packed(out)
 
 
 def _member(card: dict[str, str]) -> bytes:

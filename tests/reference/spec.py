@@ -9,6 +9,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], 
     return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
 
 
-def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str:
+def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str, excluded: Sequence[int] = ()) -> str:
     return json.dumps(
         {
             "sharing": sharing,
@@ -164,6 +165,7 @@ def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str) -> str
             "batch_size": agreement["batch_size"],
             "seed": agreement["seed"],
             "run_nonce": run_nonce,
+            "excluded": list(excluded),
         },
         sort_keys=True,
     )
@@ -253,7 +255,7 @@ def hkdf(ikm: bytes, info: bytes) -> bytes:
     return hmac.digest(hmac.digest(bytes(32), ikm, "sha256"), info + b"\1", "sha256")
 
 
-DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d) (\w+) \|", SPEC, re.M)}
+DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d+) (\w+) \|", SPEC, re.M)}
 
 
 def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
@@ -287,6 +289,14 @@ def weights_sha256(weights: list[int]) -> bytes:
     )
     assert line, "SPEC.md does not define weights_sha256"
     return sha256(*(weight.to_bytes(int(line[1]) // 8, "little", signed=True) for weight in weights))
+
+
+def blinding_word(key: bytes, p: int, channel: int, j: int) -> int:
+    """Section 14: one entry of a seed's random vector, modulo p."""
+    limit, attempt = 2**32 // p * p, 0
+    while (found := word(key, "blinding", channel, j, attempt)) >= limit:
+        attempt += 1
+    return found % p
 
 
 def mask(seed: bytes, sharing_id: bytes, p: int, row: int, j: int) -> int:

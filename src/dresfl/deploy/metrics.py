@@ -39,6 +39,10 @@ class _Collector(Collector):
         yield CounterMetricFamily("dresfl_late_answers", "Answers that came after their round", counters.late)
         yield CounterMetricFamily("dresfl_invalid_answers", "Answers that were refused", counters.invalid)
         yield CounterMetricFamily("dresfl_shortages", "Deadlines with too few answers", counters.shortages)
+        lies = CounterMetricFamily("dresfl_liars", "Rounds in which a client's answer was a lie", labels=["client"])
+        for client, count in sorted(machine.training.lies.items()):
+            lies.add_metric([str(client)], count)
+        yield lies
         yield CounterMetricFamily(
             "dresfl_relayed_bytes", "Sealed bytes taken from dealers", machine.relay.relayed_bytes
         )

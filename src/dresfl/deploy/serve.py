@@ -90,7 +90,8 @@ class Recorder:
         training, run = self._running
         run.count(record, answers)
         run.measure(record)
-        if training.round_number % self._config.checkpoint_every == 0 or training.done or record.outcome != "stepped":
+        special = record.outcome != "stepped" or bool(record.liars)
+        if training.round_number % self._config.checkpoint_every == 0 or training.done or special:
             run.checkpoint()
         if time.monotonic() - self._logged >= SECONDS_BETWEEN_LINES or training.done:
             self._logged = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from dresfl.errors import DresError
-from dresfl.protocol import RoundRecord, Task
+from dresfl.protocol import RoundRecord, Task, Verdict
 
 from .messages import Message
 from .terms import Terms
@@ -180,6 +180,22 @@ class Keep(Work):
 @dataclass(frozen=True)
 class Flush(Work):
     """Put all slices kept so far on the disk for good."""
+
+
+@final
+@dataclass(frozen=True)
+class CheckDealers(Work):
+    """Note that the check is answered for these coins, on the disk, and compute this client's part of it."""
+
+    coins: tuple[bytes, ...]
+
+
+@final
+@dataclass(frozen=True)
+class KeepVerdict(Work):
+    """Keep what came of the check."""
+
+    verdict: Verdict
 
 
 @final

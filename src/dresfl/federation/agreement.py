@@ -83,6 +83,10 @@ class Agreement:
             self.num_clients, self.num_shards, self.max_colluders, self.batch_size, max_liars=self.max_liars
         )
 
+    def check_masks(self) -> None:
+        """Refuse a setting without a certified family of masks, before anything is sent."""
+        _ = make_session(self, (1,) * self.num_clients, b"", b"").mask_family
+
     def check_consent(self) -> None:
         """Refuse to begin in the open mode without everybody's consent to what it gives away."""
         if self.rows_can_be_computed != ACCEPTED:
@@ -195,12 +199,12 @@ def make_session(
 
 
 def sharing_nonce(server: bytes, contributions: Sequence[bytes]) -> bytes:
-    """The nonce of a new sharing: from the server's 16 fresh bytes and the clients' contributions, 32 each, in order.
+    """The nonce of a new sharing: from the server's 16 fresh bytes and the clients' contributions, 64 each, in order.
 
     Each client finds its own contribution in it (`ShareStore.owns`), so nobody can bring back a sharing that this
     client's secret did not deal for these rows and this roster. A coordinator can bring back one that it did: then
     the same clients get the same shares, which tell nobody more.
     """
-    if len(server) != 16 or any(len(part) != 32 for part in contributions):
-        raise UsageError("a sharing's nonce needs 16 bytes of the server and 32 of every client")
+    if len(server) != 16 or any(len(part) != 64 for part in contributions):
+        raise UsageError("a sharing's nonce needs 16 bytes of the server and 64 of every client")
     return hashlib.sha256(b"dresfl sharing nonce" + server + b"".join(contributions)).digest()

@@ -2,29 +2,31 @@
 
 For the run:
 
-    enrolling --every client's Hello--> sharing --enough are Ready--> training --all rounds played--> closing --> ended
-        (started again with its terms: sharing, at the round of its checkpoint)
+    enrolling --every client's Hello--> sharing --all are Ready--> checking --all have Checked--> training
+    training --all rounds played--> closing --> ended
+        (started again with its terms: sharing, or with a verdict: training, at the round of its checkpoint)
 
 For one client:
 
     absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
-enrolment.py settles the terms, relay.py moves slices, opening.py knows who has answered a round. A runtime calls one
-method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
+enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
+a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
 Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Answer, RoundRecord, Session, Task, Training
+from dresfl.protocol import Answer, RoundRecord, Session, Task, Training, Verdict
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
 from .agreement import Agreement
+from .checking import Checking
 from .enrolment import Enrolment, signed_begin
 from .messages import (
     ANY_ROUND,
@@ -32,11 +34,14 @@ from .messages import (
     NO_INSTANCE,
     Ack,
     Answered,
+    Check,
+    Checked,
     Declined,
     Done,
     Hello,
     Holding,
     Informed,
+    Judged,
     Ready,
     Reject,
     Slice,
@@ -49,6 +54,8 @@ from .relay import Relay, Windows
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
+_DEVIATES = "it holds other shares or seeds than were dealt, or says so"
+_LIED = "its answer was false"
 _REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
@@ -76,6 +83,7 @@ class Counters:
     late: int = 0
     invalid: int = 0
     shortages: int = 0
+    liars: int = 0  # answers that were found to be false
     refusals: int = 0
     last_answered: dict[int, int] = field(default_factory=dict)  # client -> round
 
@@ -96,12 +104,19 @@ class _Client:
 @final
 @dataclass(frozen=True)
 class _Running:
-    """What there is once the terms are settled."""
+    """What there is once the terms are settled. Either the dealers are to be checked, or there is a training."""
 
     terms: Terms
     session: Session
-    training: Training
     relay: Relay
+    checking: Checking | None
+    made_training: Training | None
+
+    @property
+    def training(self) -> Training:
+        if self.made_training is None:
+            raise MessageError("the dealers have not been checked yet")
+        return self.made_training
 
 
 @final
@@ -123,6 +138,7 @@ class Coordinator:
         stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
         """
         agreement.check_consent()
+        agreement.check_masks()
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:
@@ -138,6 +154,7 @@ class Coordinator:
         self._running: _Running | None = None
         self._opening: Opening | None = None
         self._closing_until: float | None = None
+        self._asked_to_check = False
         self._reminder = 0.0
         self.ended = False
         self.counters = Counters()
@@ -155,9 +172,23 @@ class Coordinator:
         return sorted(client for client, state in tuple(self._clients.items()) if state.ready)
 
     @property
+    def dropped(self) -> dict[int, str]:
+        """The clients whose answers are not wanted any more in this run, and why."""
+        if self._running is None or self._running.made_training is None:
+            return {}
+        verdict = self._running.terms.checked or Verdict()
+        return {**dict.fromkeys(verdict.deviating, _DEVIATES), **dict.fromkeys(self._running.training.lies, _LIED)}
+
+    @property
+    def _asked(self) -> list[int]:
+        """The clients that are sent a round's weights."""
+        dropped = self.dropped
+        return [client for client in self.ready if client not in dropped]
+
+    @property
     def training(self) -> Training | None:
         """The training, once the terms are settled."""
-        return None if self._running is None else self._running.training
+        return None if self._running is None else self._running.made_training
 
     @property
     def relay(self) -> Relay | None:
@@ -283,6 +314,8 @@ class Coordinator:
                 return self._was_informed(client, message, running)
             case Declined():
                 return self._has_declined(client, message, running)
+            case Checked():
+                return self._has_checked(client, message, running, now)
         raise MessageError(f"{type(message).__name__} may not come now")
 
     def _hello(self, client: int, state: _Client, hello: Hello, now: float) -> list[Action]:
@@ -301,10 +334,15 @@ class Coordinator:
     def _settle(self, terms: Terms, now: float) -> list[Action]:
         """Make the session that the terms give, and begin with everybody who is there."""
         session = terms.session(self._agreement)
-        training = self._make_training(session)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
-        self._running = running = _Running(terms, session, training, relay)
-        actions = self._close(now) if training.done else []
+        verdict = terms.checked
+        if verdict is None:
+            self._running = running = _Running(terms, session, relay, Checking(terms, session), None)
+        else:
+            self._running = running = _Running(terms, session, relay, None, self._make_training(session))
+        actions: list[Action] = []
+        if running.made_training is not None:
+            actions = self._close(now) if running.training.done else self._end_if_too_few(running)
         for client, state in self._clients.items():
             if state.hello is not None:
                 actions += self._begin(client, state, running)
@@ -324,7 +362,7 @@ class Coordinator:
             state.joined = True
             self._declined.pop(client, None)  # it is back, and may answer
             relay.client_came(client)
-            done = [self._done(client, running)] if self._closing_until is not None else []
+            done = self._done(client, running) if self._closing_until is not None else []
         return [*done, *relay.declare(client, message.dealer, message.held), *relay.due()]
 
     def _rejected(self, client: int, message: Reject, relay: Relay) -> list[Action]:
@@ -344,24 +382,79 @@ class Coordinator:
             raise MessageError("a Ready for another sharing came")
         if state.ready:
             raise MessageError("a second Ready came")
+        if running.checking is not None:
+            running.checking.ready(client, message.coin)
         state.ready = True
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
+        if running.checking is not None:
+            return actions + self._ask_to_check(client, running.checking)
+        actions += self._verdict_for(client, running)
         if self._closing_until is not None:
             return actions
-        if self._opening is not None:
-            return [*actions, *self._weights(running, [client])] if self._opening.record is None else actions
-        if len(self.ready) >= running.session.recovery_threshold:
-            first, rounds = running.training.round_number, running.training.rounds
-            actions.append(_log("rounds", first=first, rounds=rounds, ready=self.ready))
-            actions += self._open(running, now)
-        return actions
+        if self._opening is None:
+            return actions + self._first_round(running, now)
+        wanted = self._opening.record is None and client in self._asked
+        return [*actions, *self._weights(running, [client])] if wanted else actions
+
+    # -- the check of the dealers ----------------------------------------------------------------------------
+
+    def _ask_to_check(self, client: int, checking: Checking) -> list[Action]:
+        """With the last coin, everybody checks. Who comes back after that is asked again."""
+        coins = checking.coins
+        if coins is None:
+            return []
+        asked, self._asked_to_check = [client] if self._asked_to_check else self.ready, True
+        return [Send(c, Check(coins)) for c in asked]
+
+    def _has_checked(self, client: int, message: Checked, running: _Running, now: float) -> list[Action]:
+        if running.checking is None:
+            return []  # it was asked a second time, after a reconnection, and the verdict is there
+        verdict = running.checking.checked(client, message.hashes, message.values)
+        if verdict is None:
+            return []
+        actions: list[Action] = []
+        for dealer, holder in running.checking.different_seeds:
+            actions.append(_log("seeds differ", dealer=dealer, holder=holder, name=self._roster.members[dealer].name))
+        excluded, deviating = list(verdict.excluded), list(verdict.deviating)
+        actions.append(_log("dealers checked", excluded=excluded, deviating=deviating))
+        if len(excluded) == self._agreement.num_clients:
+            return actions + self._give_up(
+                "the shares of no dealer lie on polynomials, or too many clients say so",
+                "see the logs of all clients, and share again in a new folder",
+            )
+        terms = replace(running.terms, verdict=verdict)
+        session = terms.session(self._agreement)
+        self._running = running = _Running(terms, session, running.relay, None, self._make_training(session))
+        self._enrolment.terms = terms
+        actions.append(StoreTerms(terms))
+        for ready in self.ready:
+            actions += self._verdict_for(ready, running)
+        return actions + (self._end_if_too_few(running) or self._first_round(running, now))
+
+    def _verdict_for(self, client: int, running: _Running) -> list[Action]:
+        """Clients of a sharing that is used again have kept its verdict."""
+        return [] if running.terms.verdict is None else [Send(client, Judged(running.terms.verdict))]
+
+    def _give_up(self, reason: str, hint: str) -> list[Action]:
+        """End the run with an error."""
+        self.ended = True
+        error = TooFewAnswers(reason, hint)
+        return [_log("ended", reason=str(error), hint=error.hint), Finish(error)]
+
+    def _first_round(self, running: _Running, now: float) -> list[Action]:
+        """Begin as soon as enough clients can answer."""
+        if len(self._asked) < running.session.answers_needed:
+            return []
+        first, rounds = running.training.round_number, running.training.rounds
+        line = _log("rounds", first=first, rounds=rounds, ready=self.ready)
+        return [line, *self._open(running, now)]
 
     # -- rounds: one opening after the other -----------------------------------------------------------------
 
     def _open(self, running: _Running, now: float) -> list[Action]:
         """Begin the next round: send its weights to everybody who can answer."""
         self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
-        return self._weights(running, self.ready)
+        return self._weights(running, self._asked)
 
     def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
         message = Weights(running.training.task().encode(running.session))
@@ -369,12 +462,12 @@ class Coordinator:
 
     def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
         opening = self._opening
-        if opening is None or not opening.takes(client, message.round_number):
-            self.counters.late += 1  # or the second of a client that was sent its round again
+        if opening is None or not opening.takes(client, message.round_number) or client in self.dropped:
+            self.counters.late += 1  # or the second of a client that was sent its round again, or not wanted
             return []
         if opening.record is not None:  # a slower client within the grace
             opening.answered.add(client)
-            return self._next_round(now) if len(opening.answered) == self._agreement.num_clients else []
+            return self._next_round(now) if self._has_everybody(opening) else []
         try:
             answer = Answer.decode_from(client, message.answer, running.session)
             if answer.round_number != message.round_number:
@@ -391,8 +484,10 @@ class Coordinator:
     def _decoded(self, opening: Opening, record: RoundRecord, now: float) -> list[Action]:
         """A round is decoded. Slower clients have their grace: they are counted, and not left behind."""
         opening.close(record, now + self._settings.timing.grace)
-        everybody = len(opening.answered) == self._agreement.num_clients
-        return self._next_round(now) if everybody or not self._settings.timing.grace else []
+        return self._next_round(now) if self._has_everybody(opening) or not self._settings.timing.grace else []
+
+    def _has_everybody(self, opening: Opening) -> bool:
+        return len({*opening.answered, *self.dropped}) == self._agreement.num_clients
 
     def _has_declined(self, client: int, message: Declined, running: _Running) -> list[Action]:
         """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
@@ -402,21 +497,25 @@ class Coordinator:
         if self._declined.get(client) == message:
             raise MessageError("the same Declined came a second time")
         self._declined[client] = message
-        number, reason = running.training.round_number, message.reason
-        line = _log("declined", client=client, round=number, reason=reason)
-        left, needed = self._agreement.num_clients - len(self._declined), running.session.recovery_threshold
+        number = 0 if running.made_training is None else running.training.round_number
+        line = _log("declined", client=client, round=number, reason=message.reason)
+        return [line, *self._end_if_too_few(running)]
+
+    def _end_if_too_few(self, running: _Running) -> list[Action]:
+        """End the run if those who decline and those who were dropped leave too few clients for any round."""
+        reasons = {**self.dropped, **{c: message.reason for c, message in self._declined.items()}}
+        left, needed = self._agreement.num_clients - len(reasons), running.session.answers_needed
         if left >= needed:
-            return [line]
-        self.ended = True
-        members, declined = self._roster.members, sorted(self._declined.items())
-        names = ", ".join(members[c].name for c, _ in declined)
-        reasons = "; ".join(f"{members[c].name}: {m.reason[:_REASON_LETTERS]}" for c, m in declined)
-        error = TooFewAnswers(
-            f"{len(declined)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
-            f"They are {names} ({reasons})",
+            return []
+        number = 0 if running.made_training is None else running.training.round_number
+        members, lost = self._roster.members, sorted(reasons.items())
+        names = ", ".join(members[c].name for c, _ in lost)
+        said = "; ".join(f"{members[c].name}: {reason[:_REASON_LETTERS]}" for c, reason in lost)
+        return self._give_up(
+            f"{len(lost)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
+            f"They are {names} ({said})",
             "see the logs of these clients; restore their folders, or the coordinator's, and start again",
         )
-        return [line, _log("ended", reason=str(error), hint=error.hint), Finish(error)]
 
     def _shortage(self, opening: Opening, now: float) -> list[Action]:
         running, timing = self._settled, self._settings.timing
@@ -425,14 +524,14 @@ class Coordinator:
             "shortage",
             round=opening.number,
             answered=sorted(opening.answered),
-            needed=running.session.recovery_threshold,
+            needed=running.session.answers_needed,
             then=timing.on_shortage,
         )
         if timing.on_shortage == "skip":
             opening.close(running.training.skip(), now)
             return [line, *self._next_round(now)]
         opening.until = now + timing.deadline
-        missing = [c for c in self.ready if c not in opening.answered and c not in self._declined]
+        missing = [c for c in self._asked if c not in opening.answered and c not in self._declined]
         return [line, *self._weights(running, missing)]
 
     def _next_round(self, now: float) -> list[Action]:
@@ -445,18 +544,26 @@ class Coordinator:
         actions: list[Action] = [Record(opening.record, len(opening.answered))]
         if opening.record.outcome == "refused":
             actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
-        return actions + (self._close(now) if running.training.done else self._open(running, now))
+        for client in opening.record.liars:
+            self.counters.liars += 1
+            actions.append(_log("liar", client=client, name=self._roster.members[client].name, round=opening.number))
+        if running.training.done:
+            return actions + self._close(now)
+        return actions + (self._end_if_too_few(running) or self._open(running, now))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
-        return [self._done(client, self._settled) for client, state in self._clients.items() if state.joined]
+        joined = [client for client, state in self._clients.items() if state.joined]
+        return [action for client in joined for action in self._done(client, self._settled)]
 
-    def _done(self, client: int, running: _Running) -> Action:
+    def _done(self, client: int, running: _Running) -> list[Action]:
+        """The end, for one client. It may not have heard yet what came of the check."""
         training = running.training
-        return Send(client, Done(Task(training.rounds, training.weights.cpu()).encode(running.session)))
+        task = Task(training.rounds, training.weights.cpu()).encode(running.session)
+        return [*self._verdict_for(client, running), Send(client, Done(task))]
 
     def _was_informed(self, client: int, message: Informed, running: _Running) -> list[Action]:
         if self._closing_until is None or message.rounds != running.training.rounds:
@@ -481,7 +588,10 @@ class Coordinator:
         self._reminder = now + _REMIND_SECONDS
         if self._running is None:
             return [_log("waiting", missing=self._enrolment.missing())]
-        return [_log("sharing", ready=self.ready, needed=self._running.session.recovery_threshold)]
+        checking, needed = self._running.checking, self._running.session.answers_needed
+        if checking is not None and checking.coins is not None:
+            return [_log("checking", missing=checking.missing())]
+        return [_log("sharing", ready=self.ready, needed=self._agreement.num_clients if checking else needed)]
 
 
 def _log(event: str, **fields: Value) -> Log:

@@ -3,16 +3,17 @@
     kind u8 | body, where the body is, by kind
 
     From a client
-     1 Hello     version u8 | rows u32 | contribution 32 | held nonce 32 (zeros: none) | challenge 16 | instance 8 |
+     1 Hello     version u8 | rows u32 | contribution 64 | held nonce 32 (zeros: none) | challenge 16 | instance 8 |
                  agreement, JSON
      2 Holding   dealer u16 | a bit for each slice, low first      one for each dealer: what is on this client's disk
-     3 Ready     sharing 16                                        this client holds every share
+     3 Ready     sharing 16 | coin 32                              this client holds every share
      4 Slice     receiver u16 | slice u32 | sealed bytes           a slice that was asked for
      5 Ack       dealer u16 | slice u32                            this slice is on this client's disk
      6 Reject    dealer u16 | slice u32 | text                     this slice did not open
      7 Answered  round u32 | an Answer                             the value of an opening at this client's point
      8 Informed  rounds u32                                        this client has kept the final weights
      9 Declined  round u32 | text                                  this client will not answer that round
+    10 Checked   n u16 | n hashes of seeds, 16 each | residues     this client's check values, dealer by dealer
 
     From the coordinator
     16 Wait      text                                              what the coordinator waits for
@@ -22,6 +23,8 @@
     20 Weights   a Task                                            the round's weights
     21 Delta     round u32 | base round u32 | width u8 (1, 2, 4) | sha256 32 | zlib of P signed differences
     22 Done      a Task                                            the final weights; its round is the number of rounds
+    23 Check     N coins, 32 each                                  check the dealers' shares with these coins
+    24 Judged    n u16 | n dealers u16 | n u16 | n clients u16     dealers that are excluded, clients that deviate
 
 Shares, Tasks and Answers are the protocol's own (`dresfl.protocol`). A message of another kind, length or version than
 may come is refused with MessageError before anything of it is used.
@@ -33,25 +36,28 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, final
 
 from dresfl.errors import MessageError
-from dresfl.protocol import Answer
+from dresfl.protocol import Answer, Verdict, check_bytes
 
 from .agreement import MOST_SLICES, Agreement, make_session
 from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 
-VERSION = 3
+VERSION = 4
 TEXT_BYTES = 1000  # the longest text in a message
 ANY_ROUND = 2**32 - 1  # in a Declined: this client answers no round any more; no run has so many rounds
 AGREEMENT_BYTES = 2**16  # the longest agreement in a Hello
 HOLDING_BYTES = MOST_SLICES // 8
 NO_INSTANCE = bytes(8)
-HEAD_BYTES = 96  # no message has more before its payload: a Hello has 94
+HEAD_BYTES = 128  # no message has more before its payload: a Hello has 126
 
 Octets = bytes | memoryview  # a part of a message that came stays where it is
 
-_HELLO = struct.Struct("<BI32s32s16s8s")
+_HELLO = struct.Struct("<BI64s32s16s8s")
 _SIGNATURE = struct.Struct("<64s")
-_SHARING = struct.Struct("<16s")
+_READY = struct.Struct("<16s32s")
+_COUNT = struct.Struct("<H")
+_COIN = 32  # bytes
+_HASH = 16
 _ROUND = struct.Struct("<I")
 _DELTA = struct.Struct("<IIB32s")
 _PEER = struct.Struct("<H")
@@ -173,12 +179,13 @@ class Holding(_Plain):
 @final
 @dataclass(frozen=True)
 class Ready(_Plain):
-    """A client holds every share of this sharing and can answer."""
+    """A client holds every share of this sharing. It shows the coin that its contribution to the terms is bound to."""
 
     sharing_id: bytes
+    coin: bytes
 
     KIND: ClassVar[int] = 3
-    FORM = _SHARING
+    FORM = _READY
 
 
 @final
@@ -256,6 +263,28 @@ class Declined(_Plain):
     KIND: ClassVar[int] = 9
     FORM = _ROUND
     REST = "text"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Checked(Message):
+    """What a client publishes for the check: hashes of the seeds that it holds, and its values, still packed."""
+
+    hashes: tuple[bytes, ...]
+    values: Octets
+
+    KIND: ClassVar[int] = 10
+
+    def body(self) -> tuple[Octets, ...]:
+        return _COUNT.pack(len(self.hashes)), *self.hashes, self.values
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (count,), rest = _head(_COUNT, body, "Checked")
+        if len(rest) < count * _HASH:
+            raise MessageError(f"a Checked message of {len(body)} bytes is too short for {count} hashes")
+        hashes = tuple(bytes(rest[_HASH * i : _HASH * (i + 1)]) for i in range(count))
+        return cls(hashes, rest[_HASH * count :])
 
 
 # -- from the coordinator --------------------------------------------------------------------------------------
@@ -359,6 +388,49 @@ class Done(_Plain):
     REST = "bytes"
 
 
+@final
+@dataclass(frozen=True)
+class Check(Message):
+    """Everybody's coins: every client checks what it was dealt with them."""
+
+    coins: tuple[bytes, ...]
+
+    KIND: ClassVar[int] = 23
+
+    def body(self) -> tuple[Octets, ...]:
+        return self.coins
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        if len(body) % _COIN:
+            raise MessageError(f"a Check message of {len(body)} bytes does not hold whole coins")
+        return cls(tuple(bytes(body[i : i + _COIN]) for i in range(0, len(body), _COIN)))
+
+
+@final
+@dataclass(frozen=True)
+class Judged(Message):
+    """What came of the check."""
+
+    verdict: Verdict
+
+    KIND: ClassVar[int] = 24
+
+    def body(self) -> tuple[Octets, ...]:
+        lists = self.verdict.excluded, self.verdict.deviating
+        return tuple(struct.pack(f"<H{len(clients)}H", len(clients), *clients) for clients in lists)
+
+    @classmethod
+    def from_body(cls, body: memoryview) -> Self:
+        (count,), rest = _head(_COUNT, body, "Judged")
+        excluded, rest = _head(struct.Struct(f"<{count}H"), rest, "Judged")
+        (count,), rest = _head(_COUNT, rest, "Judged")
+        deviating, rest = _head(struct.Struct(f"<{count}H"), rest, "Judged")
+        if len(rest) or any(list(part) != sorted(set(part)) for part in (excluded, deviating)):
+            raise MessageError("a Judged message must list clients in ascending order, and nothing else")
+        return cls(Verdict(excluded, deviating))
+
+
 FROM_CLIENT: tuple[type[Message], ...] = (
     Hello,
     Holding,
@@ -369,14 +441,15 @@ FROM_CLIENT: tuple[type[Message], ...] = (
     Answered,
     Informed,
     Declined,
+    Checked,
 )
-FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done)
+FROM_COORDINATOR: tuple[type[Message], ...] = (Wait, Begin, Request, Relayed, Weights, Delta, Done, Check, Judged)
 
 
 def decode(data: Octets, kinds: tuple[type[Message], ...]) -> Message:
     """A message of one of the kinds that may come.
 
-    >>> decode(Ready(bytes(16)).encode(), FROM_CLIENT) == Ready(bytes(16))
+    >>> decode(Ready(bytes(16), bytes(32)).encode(), FROM_CLIENT) == Ready(bytes(16), bytes(32))
     True
     """
     if not data:
@@ -392,5 +465,7 @@ def largest_message(agreement: Agreement) -> int:
     """The most bytes that any message of a federation has."""
     session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
     parameters = session.network.num_parameters
-    answer, terms = Answer.size(session.field, parameters), 36 * session.num_clients + 200
-    return HEAD_BYTES + max(answer, 4 * parameters, most_sealed_bytes(session), terms, AGREEMENT_BYTES)
+    answer, terms = Answer.size(session.field, parameters), 68 * session.num_clients + 200
+    checked = _HASH * len(session.mask_family.sets) + session.num_clients * check_bytes(session)
+    payloads = answer, 4 * parameters, most_sealed_bytes(session), terms, checked, AGREEMENT_BYTES
+    return HEAD_BYTES + max(payloads)

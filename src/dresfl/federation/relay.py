@@ -20,7 +20,7 @@ from dresfl.protocol import Session, num_slices
 
 from .actions import Action, DropSlice, Send, SendSlice, StoreSlice
 from .messages import Request
-from .sealed_slices import sealed_bytes
+from .sealed_slices import full_sealed_bytes, sealed_bytes
 
 _MOST_REJECTS = 3  # of one slice: then its dealer is not asked again on this connection
 _MOST_REJECTED = 1000  # slices by one receiver on one connection: then the connection ends
@@ -52,7 +52,7 @@ class Relay:
         clients = range(session.num_clients)
         self._windows, self._num_clients = windows, len(clients)
         self._counts = [num_slices(session, dealer) for dealer in clients]
-        self._full_size = max(sealed_bytes(session, dealer, 0) for dealer in clients)  # of all but a dealer's last
+        self._full_size = full_sealed_bytes(session)  # of all but a dealer's last
         self._last_size = [sealed_bytes(session, dealer, self._counts[dealer] - 1) for dealer in clients]
         # No receiver can fill the disk for the others: each has its part of it.
         self._part = max(windows.sent_bytes, windows.stored_bytes // len(clients))

@@ -1,25 +1,28 @@
 """A client's side as a state machine: events and times go in, actions come out. No I/O, no clock, no threads.
 
-    disconnected --connected: Hello--> waiting --Begin, accepted--> sharing --all on the disk: Ready--> answering
+    disconnected --connected: Hello--> waiting --Begin, accepted--> sharing --all on the disk: Ready--> ready
          ^                               |  ^ Wait: log it            |                                    |
          |                               +--+                         +--Done: keep, Informed--> leaving --+--> left
          +---- the connection ends, or a message is not valid --------+------------------------------------+
 
+A client that is ready checks its dealers when it is sent everybody's coins (Check), keeps what came of it (Judged), and
+only then answers rounds.
 Work that takes time (dealing, keeping, answering) leaves as an action too; `worked` is told what came of it.
 """
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from dresfl.errors import DresError, MessageError, Refused, StoreError
-from dresfl.protocol import Session, Task, num_slices
+from dresfl.protocol import Session, Task, Verdict, num_slices
 from dresfl.sealing import Roster
 
 from .actions import (
     Action,
     AnswerTask,
+    CheckDealers,
     Deal,
     Disconnect,
     Flush,
@@ -27,6 +30,7 @@ from .actions import (
     Join,
     Keep,
     KeepModel,
+    KeepVerdict,
     Leave,
     Log,
     SendToCoordinator,
@@ -41,11 +45,14 @@ from .messages import (
     Ack,
     Answered,
     Begin,
+    Check,
+    Checked,
     Declined,
     Done,
     Hello,
     Holding,
     Informed,
+    Judged,
     Message,
     Ready,
     Reject,
@@ -69,10 +76,15 @@ NO_CHALLENGE = bytes(16)
 @final
 @dataclass(frozen=True)
 class Membership:
-    """What a client is once it has joined: the session, and for each dealer the numbers of the slices it lacks."""
+    """What a client is once it has joined: the session, and for each dealer the numbers of the slices it lacks.
+
+    verdict: on the dealers, if they were checked; the session is then without those that are excluded.
+    """
 
     session: Session
     missing: list[set[int]]
+    coin: bytes
+    verdict: Verdict | None = None
     damage: tuple[str, ...] = ()  # what was found wrong on the disk, in words
 
 
@@ -95,6 +107,7 @@ class Site:
         instance: 8 bytes that no other process has; empty: chosen here, at random.
         """
         agreement.check_consent()
+        agreement.check_masks()
         self._agreement, self._roster, self.index = agreement, roster, index
         self._introduce, self._make_challenge = introduce, challenge
         self._instance = instance or secrets.token_bytes(8)
@@ -191,6 +204,10 @@ class Site:
                 return self._flushed()
             case AnswerTask():
                 return self._answered(work, result)
+            case CheckDealers():
+                return [_send(result)] if isinstance(result, Checked) else self._disconnect(str(result))
+            case KeepVerdict():
+                return []
             case KeepModel():
                 self._final, self._leave_at = work.final, now + _FAREWELL_SECONDS
                 return [_send(Informed(work.final.round_number))]
@@ -233,7 +250,13 @@ class Site:
             case Relayed():
                 self._idle_at = None
                 return [self._do(Keep(message.peer, message.number, message.sealed))]
+            case Check():
+                return [self._do(CheckDealers(message.coins))]
+            case Judged():
+                return self._judged(message.verdict, member)
             case Weights():
+                if member.verdict is None:
+                    raise MessageError("Weights came before the dealers were checked")
                 task = Task.decode(message.task, member.session)
                 self._agreement.check_round(task.round_number)
                 return self._task(task)
@@ -249,6 +272,17 @@ class Site:
         check_begin(self._roster.server, self._roster, self.index, self._challenge, begin)
         self._joining = True
         return [self._do(Join(begin.terms))]
+
+    def _judged(self, verdict: Verdict, member: Membership) -> list[Action]:
+        """Take what came of the check. There is one verdict for a sharing."""
+        if member.verdict is not None:
+            if member.verdict != verdict:
+                raise Refused("another verdict on the dealers came than before", "an old session may be replayed")
+            return []
+        verdict.check(member.session.num_clients)
+        self._member = replace(member, session=member.session.without(verdict.excluded), verdict=verdict)
+        line = _log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
+        return [line, self._do(KeepVerdict(verdict))]
 
     # -- sharing ---------------------------------------------------------------------------------------------
 
@@ -274,7 +308,7 @@ class Site:
         if self._ready or any(member.missing) or self._kept or self._flushing:
             return []
         self._ready = True
-        return [_send(Ready(member.session.sharing_id)), _log("ready", client=self.index)]
+        return [_send(Ready(member.session.sharing_id, member.coin)), _log("ready", client=self.index)]
 
     def _dealt(self, work: Deal, result: object) -> list[Action]:
         if not isinstance(result, bytes):

@@ -1,32 +1,46 @@
 """The terms of a run: row counts and nonces, settled once when the participants meet, checked by each for itself.
 
-    run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 32), little-endian
+    run nonce 16 | nonce 32 | the coordinator's bytes 16 | N u16 | N · (rows u32, contribution 64), little-endian
+    contribution = tag 16 | salt 16 | commitment 32
+
+A tag stays the same as long as the client's secret and rows do. A salt is fresh. The commitment is the SHA-256 of
+"dresfl coin" and the client's coin, 32 bytes that follow from its secret and the salt. Coins are shown when all shares
+are on the disks, and decide how the dealers are checked.
 
 The first sharing needs every client. Its nonce is a hash of the coordinator's fresh bytes and of each client's, so
 that nobody can make the others join a sharing that they had no part in. If all clients hold the shares of one earlier
-sharing, that one is used again.
+sharing, and the check of its dealers found nothing, that one is used again.
 """
 
 import hashlib
+import hmac
 import json
 import secrets
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused
-from dresfl.protocol import Session
+from dresfl.protocol import Session, Verdict
 
 from .agreement import Agreement, make_session, sharing_nonce
 
 NO_NONCE = bytes(32)
-FORMAT = "dresfl terms 3"
-_TAG = 16  # bytes of a contribution that stay the same as long as the client's secret and rows do
+FORMAT = "dresfl terms 4"
+CONTRIBUTION = 64  # bytes
+_TAG = 16  # of them that stay the same as long as the client's secret and rows do
+_COMMITMENT = 32  # of them, the last ones
 _HEAD = struct.Struct("<16s32s16sH")
-_CLIENT = struct.Struct("<I32s")
+_CLIENT = struct.Struct(f"<I{CONTRIBUTION}s")
 # what reading an altered file may end in
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error)
+
+
+def coin_commitment(coin: bytes) -> bytes:
+    """What binds a client to its coin before it shows it."""
+    return hashlib.sha256(b"dresfl coin" + coin).digest()
 
 
 @final
@@ -53,6 +67,7 @@ class Terms:
     own_bytes: bytes
     rows: tuple[int, ...]
     contributions: tuple[bytes, ...]
+    verdict: Verdict | None = None  # of the check of a fresh sharing's dealers; the coordinator's disk keeps it here
 
     @classmethod
     def settle(cls, clients: Sequence[Introduction]) -> "Terms":
@@ -63,14 +78,24 @@ class Terms:
         nonce = held.pop() if reused else sharing_nonce(own_bytes, contributions)
         return cls(nonce, secrets.token_bytes(16), own_bytes, tuple(client.rows for client in clients), contributions)
 
-    @property
+    @cached_property
     def fresh(self) -> bool:
         """Whether the sharing is new: its nonce is made of what these clients brought."""
         return self.nonce == sharing_nonce(self.own_bytes, self.contributions)
 
+    @property
+    def checked(self) -> Verdict | None:
+        """What is known of the dealers; None: they are to be checked. A sharing that is reused was found clean."""
+        return self.verdict if self.fresh else Verdict()
+
     def session(self, agreement: Agreement, device: str = "cpu") -> Session:
-        """The session of these terms."""
-        return make_session(agreement, self.rows, self.nonce, self.run_nonce, device)
+        """The session of these terms; without the rows of dealers that are excluded, once that is known."""
+        session = make_session(agreement, self.rows, self.nonce, self.run_nonce, device)
+        return session.without(self.verdict.excluded) if self.verdict is not None else session
+
+    def is_coin(self, client: int, coin: bytes) -> bool:
+        """Whether this is the coin that a client committed to."""
+        return hmac.compare_digest(coin_commitment(coin), self.contributions[client][-_COMMITMENT:])
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -134,6 +159,7 @@ class Terms:
             "own_bytes": self.own_bytes.hex(),
             "rows": list(self.rows),
             "contributions": [value.hex() for value in self.contributions],
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
         }
         return (json.dumps({**fields, "sha256": _digest(fields)}, indent=2) + "\n").encode()
 
@@ -155,10 +181,11 @@ class Terms:
                 bytes.fromhex(fields["own_bytes"]),
                 tuple(_count(rows) for rows in fields["rows"]),
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
+                None if fields["verdict"] is None else Verdict.from_dict(fields["verdict"]),
             )
             if not len(terms.rows) == len(terms.contributions) == agreement.num_clients:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {agreement.num_clients}")
-            if cls.decode(terms.encode()) != terms:
+            if cls.decode(terms.encode()) != replace(terms, verdict=None):
                 raise ValueError("a nonce or a contribution has another length than it must have")
             if terms.session(agreement).session_id.hex() != fields["session"]:
                 raise ValueError("they are of another session than they say")

@@ -4,18 +4,35 @@ The store is an interface: the real one is on a disk (`dresfl.storage`), that of
 the same in every runtime.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
+import torch
 from torch import Tensor
 
-from dresfl.errors import DresError, MessageError
+from dresfl.errors import DresError, MessageError, Refused
 from dresfl.field import SecretSeed
-from dresfl.protocol import AnsweredRounds, Client, Session, ShareTable, Task, encoded_answer
+from dresfl.masking import Blinding
+from dresfl.protocol import (
+    AnsweredRounds,
+    Client,
+    Session,
+    SetUp,
+    ShareTable,
+    Task,
+    Verdict,
+    blinding_of,
+    combine_shares,
+    encoded_answer,
+    held_seeds,
+    seed_hashes,
+)
 from dresfl.sealing import Identity, Roster
 
-from .actions import AnswerTask, Deal, Flush, Join, Keep, KeepModel, Work
+from .actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict, Work
 from .agreement import Agreement, make_session
+from .messages import Checked
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Membership
 from .terms import NO_NONCE, Introduction, Terms
@@ -28,13 +45,16 @@ class Store(Protocol):
     """What a client keeps between processes: a secret, shares, and which rounds it has answered."""
 
     def contribution(self) -> bytes:
-        """What this client adds to the nonce of a new sharing: 16 bytes that stay, and 16 fresh ones."""
+        """What this client adds to the nonce of a new sharing: a tag, a salt, and a commitment to a coin (terms.py)."""
 
     def owns(self, contribution: bytes) -> bool:
         """Whether a contribution is this store's."""
 
     def held_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
-        """The nonces of the sharings that it has shares of and that make a session, the newest first."""
+        """The nonces of the sharings that can be used again, the newest first.
+
+        It has shares of them, they make a session, and the check of their dealers found nothing.
+        """
 
     def secret(self, session: Session) -> SecretSeed:
         """The seed of this client's masks in a sharing."""
@@ -44,6 +64,18 @@ class Store(Protocol):
 
     def answered(self, session: Session) -> AnsweredRounds:
         """Which rounds of a session were answered."""
+
+    def coin(self, contribution: bytes) -> bytes:
+        """The coin that a contribution of this store is bound to."""
+
+    def claim_check(self, session: Session, coins: bytes) -> bool:
+        """Note that the dealers of a sharing are checked with coins of this digest; False if it was with others."""
+
+    def verdict(self, session: Session) -> Verdict | None:
+        """What came of the check of a sharing's dealers, if it was kept."""
+
+    def keep_verdict(self, session: Session, verdict: Verdict) -> None:
+        """Keep what came of the check, for good."""
 
 
 @final
@@ -60,12 +92,19 @@ class Workplace:
         *,
         device: str = "cpu",
         keep_model: Callable[[Task], None] = lambda final: None,
+        blinded: bool = True,
     ) -> None:
-        """rows: reads this client's integer rows. keep_model: stores the final weights, for good when it returns."""
+        """rows: reads this client's integer rows. keep_model: stores the final weights, for good when it returns.
+
+        blinded: False in tests and benchmarks only, and then for all clients.
+        """
         self._agreement, self._identity, self._roster, self._store = agreement, identity, roster, store
         self._rows, self._device, self._keep_model = rows, device, keep_model
         self.index = roster.index_of(identity.member)
         self._contribution = store.contribution()
+        self._blinded = blinded
+        self._blinding: Blinding | None = None
+        self._terms: Terms | None = None
         self._session: Session | None = None
         self._table: ShareTable | None = None
         self._slices: SealedSlices | None = None
@@ -94,6 +133,12 @@ class Workplace:
             case Flush():
                 self._member[1].flush()
                 return None
+            case CheckDealers():
+                return self._check(work.coins)
+            case KeepVerdict():
+                self._session = self._member[0].without(work.verdict.excluded)
+                self._store.keep_verdict(self._session, work.verdict)
+                return None
             case AnswerTask():
                 return self._answer(work.task)
             case KeepModel():
@@ -111,16 +156,20 @@ class Workplace:
         own = len(terms.contributions) > self.index and self._store.owns(terms.contributions[self.index])
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
         session = terms.session(self._agreement, self._device)
+        verdict = self._store.verdict(session)
+        if verdict is not None:
+            session = session.without(verdict.excluded)
         if self._session is None or self._session.session_id != session.session_id:
-            self._slices = None
+            self._slices = self._blinding = None
         table, damage = self._store.table(session, self.index, look)
         self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
-        self._session, self._table = session, table
+        self._terms, self._session, self._table = terms, session, table
         if look:
             self._sealed_slices.keep_own()
             table.flush()
         missing = [set(missing_slices(session, dealer, table)) for dealer in range(session.num_clients)]
-        return Membership(session, missing, tuple(damage))
+        coin = self._store.coin(terms.contributions[self.index])
+        return Membership(session, missing, coin, verdict, tuple(damage))
 
     @property
     def _member(self) -> tuple[Session, ShareTable]:
@@ -137,6 +186,37 @@ class Workplace:
             self._slices = SealedSlices(client, table, self._identity, self._roster)
         return self._slices
 
+    def _check(self, coins: tuple[bytes, ...]) -> Checked:
+        """This client's part of the check of the dealers.
+
+        It is published for one set of coins only: two would be two equations with the same mask.
+        """
+        (session, table), terms = self._member, self._terms
+        if terms is None or not terms.fresh or len(coins) != session.num_clients:
+            raise MessageError("coins came that are not those of this sharing")
+        for client, coin in enumerate(coins):
+            if not terms.is_coin(client, coin):
+                raise MessageError(f"the coin of client {client} is not the one that it committed to")
+        common = hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
+        seeds = held_seeds(session, self.index, table)
+        if not self._store.claim_check(session, common):
+            raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
+        values = [
+            combine_shares(session, table, dealer, common, self._set_up(dealer).check)
+            for dealer in range(session.num_clients)
+        ]
+        packed = session.field.pack(torch.stack(values, 1))  # (M,N,t)
+        return Checked(tuple(seed_hashes(session, seeds)), packed)
+
+    def _set_up(self, dealer: int) -> SetUp:
+        session, table = self._member
+        data = table.set_up(dealer)
+        if data is None:
+            raise MessageError(f"this client lacks the set-up values of client {dealer}", "finish the sharing first")
+        return SetUp.decode(session, dealer, self.index, data)
+
     def _answer(self, task: Task) -> bytes:
         session, table = self._member
-        return encoded_answer(session, self.index, table, self._store.answered(session), task)
+        if self._blinded and self._blinding is None:
+            self._blinding = blinding_of(session, self.index, held_seeds(session, self.index, table))
+        return encoded_answer(session, self.index, table, self._store.answered(session), task, self._blinding)

@@ -1,6 +1,8 @@
 """Arithmetic for codes and networks, and residue systems: exact arithmetic modulo a product of small primes."""
 
 from dresfl.kernels.cpu import ChainStep, Coded, Encoded
+from dresfl.kernels.cpu.dots import FACTOR_BITS, Factors, Sums
+from dresfl.kernels.cpu.packed import Octets, octets_of
 
 from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
 from .byte_field import ByteField

@@ -41,6 +41,7 @@ class Domain(IntEnum):
     BASELINE = 9
     BLINDING = 10
     BOUNDED = 11
+    DEALER_CHECK = 12
 
 
 @final
@@ -70,6 +71,10 @@ class SecretSeed:
     def derive(self, purpose: bytes) -> "SecretSeed":
         """A seed of its own for one purpose; neither it nor several of them tell anything of this one."""
         return SecretSeed(hmac.digest(self._key, b"dresfl derive" + purpose, "sha256"))
+
+    def reveal(self) -> bytes:
+        """The 32 bytes themselves: to be sealed for somebody else who may know them, and for nothing else."""
+        return self._key
 
     def tag(self) -> bytes:
         """16 public bytes that tell two seeds apart and say nothing else of them."""

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
+from dresfl.kernels.cpu import dots
 from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import is_prime
-from .packed_residues import PackedResidues
+from .packed_residues import PackedResidues, Residues
 from .random import bounded_integers, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
@@ -271,6 +272,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
                 return found
         hidden = torch.stack(tuple(rows), 1)  # (M,R,...)
         return self.matmul(matrix, hidden.flatten(2)).view(*matrix.shape[:2], *hidden.shape[2:])
+
+    def weighted_sums(self, residues: Residues, factors: dots.Factors) -> dots.Sums:
+        """Σ_i factors[s,i]·residues[m,i] in [0,p), packed or not: (M,n), factors (S,n) below 2^FACTOR_BITS -> (M,S)."""
+        if isinstance(residues, Tensor):
+            return dots.tensor_dots(residues, factors, self.cpu_moduli)
+        return dots.packed_dots(residues.octets, factors, self.cpu_moduli, self.residue_bytes)
+
+    def weighted_row_sums(
+        self, rows: packed_bytes.Octets, column_factors: dots.Factors, row_factors: dots.Factors
+    ) -> dots.Sums:
+        """Σ_r row_factors[s,r]·(weighted sums of row r), of packed rows (r,M,n·residue_bytes) -> (M,S) in [0,p)."""
+        return dots.row_dots(rows, column_factors, row_factors, self.cpu_moduli, self.residue_bytes)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)

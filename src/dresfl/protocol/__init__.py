@@ -4,6 +4,7 @@ No I/O, no clock, no threads.
 """
 
 from .client import Client, answer_from_shares, encoded_answer, rows_to_share
+from .dealer_check import Verdict, combine_shares, judge, num_combinations
 from .evaluation import Evaluation
 from .messages import Answer, Share, Task
 from .round import (
@@ -19,6 +20,16 @@ from .round import (
     step_in_blocks,
 )
 from .session import BatchRows, Session, choose_field, most_client_rows
+from .set_up import (
+    SetUp,
+    blinding_of,
+    check_bytes,
+    deal_set_up,
+    held_seeds,
+    most_set_up_bytes,
+    seed_hashes,
+    set_up_bytes,
+)
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 from .slices import num_slices, row_bytes, slice_range, slice_rows
 from .training import RoundRecord, Training, stepped

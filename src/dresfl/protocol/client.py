@@ -8,11 +8,13 @@ from torch import Tensor
 
 from dresfl.errors import DataError, MessageError
 from dresfl.field import SecretSeed
+from dresfl.masking import Blinding
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
 from .round import coded_gradient, encode_rows
 from .session import Session
+from .set_up import SetUp, deal_set_up, opening_label
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 
 
@@ -75,6 +77,15 @@ class Client:
         shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], receivers)
         return [Share(self.index, receiver, first_row, shares[:, i]) for i, receiver in enumerate(receivers)]
 
+    def deal_set_up(self, receivers: Sequence[int]) -> list[bytes]:
+        """What receivers get besides coded rows: mask seeds, and shares of the check values (set_up.py)."""
+        return deal_set_up(self.session, self.index, self._secret, receivers)
+
+    def receive_set_up(self, dealer: int, data: bytes) -> None:
+        """Keep a dealer's set-up values, if they fit."""
+        SetUp.decode(self.session, dealer, self.index, data)
+        self._held.put_set_up(dealer, data)
+
     def receive(self, share: Share) -> None:
         """Keep a share that a dealer made for this client."""
         if share.receiver != self.index:
@@ -107,22 +118,40 @@ class Client:
 
 
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
-    """A client's answer to a task. It needs the shares only, not the client's rows or its secret."""
+    """A client's answer to a task, not blinded. It needs the shares only, not the client's rows or its secret."""
     coded = _claimed_rows(session, index, held, answered, task)
     return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])
 
 
-def encoded_answer(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> bytes:
-    """`answer_from_shares` as a message. The gradient's parts are packed one by one, so that it is copied once."""
+def encoded_answer(
+    session: Session,
+    index: int,
+    held: ShareTable,
+    answered: AnsweredRounds,
+    task: Task,
+    blinding: Blinding | None,
+) -> bytes:
+    """A client's answer to a task as a message, blinded. The gradient's parts are packed one by one.
+
+    blinding: this client's part of the masks, which are keyed by the round and its weights. So a repeated answer is the
+    same, and answers to different weights do not decode together. None: in tests and benchmarks only.
+    """
     coded = _claimed_rows(session, index, held, answered, task)
     size = session.network.input_size
     parts = session.network.answer_parts(session.field, task.weights, coded[..., :size], coded[..., size:])  # (M,1,·)
-    return Answer.encode_parts(task.round_number, index, [part[:, 0] for part in parts], session)
+    columns = [part[:, 0] for part in parts]  # (M,·)
+    if blinding is not None:
+        published = bytes.fromhex(weights_sha256(task.weights))
+        label = opening_label(session, task.round_number, published)
+        masks = blinding.values(label, session.network.num_parameters)  # (M,P)
+        sizes = [part.shape[1] for part in columns]
+        columns = [session.field.add(part, mask) for part, mask in zip(columns, masks.split(sizes, 1), strict=True)]
+    return Answer.encode_parts(task.round_number, index, columns, session)
 
 
 def _claimed_rows(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Tensor:
     """The coded rows (M,1,B,W) of the task's batch. The round is claimed for the task's weights first."""
-    if any(held.missing(dealer) for dealer in range(session.num_clients)):
+    if any(held.missing(dealer) for dealer in session.included):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
     if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
         raise MessageError(

@@ -8,13 +8,16 @@ K-fold batch with expectation K/m per draw: no row is lost and none is favoured.
 
 Batches. A batch has B draws. The rows of all clients, laid end to end, are cut into B equal strata, and the b-th draw
 is uniform in the b-th stratum. So each row is equally likely (to within 2^−60, since draws have 64 bits). On average a
-client supplies its proportion of the B rows, and in every batch it is within two of that.
+client supplies its proportion of the B rows, and in every batch it is within two of that. The rows of excluded dealers
+are left out as if there were none.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -35,6 +38,7 @@ from dresfl.field import (
     num_value_moduli,
 )
 from dresfl.kernels import fused_kernels
+from dresfl.masking import MaskFamily, zero_sum_family
 from dresfl.model import Network
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
@@ -65,6 +69,7 @@ class Session:
     moduli: tuple[int, ...] = ()  # chosen from the network's needs if empty
     nonce: bytes = b""  # over a network: fresh public bytes, new with every sharing
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
+    excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -77,6 +82,8 @@ class Session:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
+        if list(self.excluded) != sorted(set(self.excluded)) or not set(self.excluded) < set(range(self.num_clients)):
+            raise UsageError(f"excluded dealers {self.excluded} must be ascending, distinct, and not all clients")
         if self.answers_needed > self.num_clients and self.parameters.max_liars:
             raise InfeasiblePlan(
                 f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
@@ -137,6 +144,12 @@ class Session:
         )
 
     @cached_property
+    def mask_family(self) -> MaskFamily:
+        """Whose seeds blind the answers, with its certificate; InfeasiblePlan if there is none for this setting."""
+        sizes = self.num_clients, self.num_shards, self.max_colluders, self.recovery_threshold
+        return zero_sum_family(self.field.moduli, *sizes)
+
+    @cached_property
     def stream(self) -> PublicStream:
         """The common public randomness."""
         return PublicStream(self.seed)
@@ -174,6 +187,7 @@ class Session:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "run_nonce": self.run_nonce.hex(),
+            "excluded": self.excluded,
         }
         return _digest(values)[:16]
 
@@ -197,9 +211,20 @@ class Session:
         leftover = (torch.arange(rest).view(-1, 1) + shards) % max(1, rest) + whole * self.num_shards
         return torch.cat((regular, leftover))
 
+    @property
+    def included(self) -> tuple[int, ...]:
+        """The dealers whose rows enter batches: all that are not excluded."""
+        return tuple(client for client in range(self.num_clients) if client not in self.excluded)
+
+    def without(self, excluded: Iterable[int]) -> "Session":
+        """The same session after these dealers, too, are excluded: other batches and another identity, same shares."""
+        return dataclasses.replace(self, excluded=tuple(sorted({*self.excluded, *excluded})))
+
     @cached_property
     def _ends(self) -> tuple[int, ...]:
-        return tuple(itertools.accumulate(self.client_rows))
+        """Where each client's rows end among those that batches draw from; an excluded dealer has none there."""
+        counts = (0 if client in self.excluded else rows for client, rows in enumerate(self.client_rows))
+        return tuple(itertools.accumulate(counts))
 
     def batch_rows(self, round_number: int) -> BatchRows:
         """I_t: the coded rows of a round, from the common seed."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import Residues, unpacked
+from dresfl.field import Octets, Residues, octets_of, unpacked
 
 from .session import Session
 
@@ -28,8 +28,20 @@ class ShareTable(ABC):
         """Gather rows, all of them held: dealers (B,) and rows (B,) int64 -> residues (M,B,W)."""
 
     @abstractmethod
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        """Rows first … last − 1 of a dealer, all of them held: (rows,M,W·residue_bytes), packed as on the wire."""
+
+    @abstractmethod
     def missing(self, dealer: int) -> list[range]:
         """The ranges of a dealer's rows that are not held, ascending; nothing missing: empty."""
+
+    @abstractmethod
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        """Keep a dealer's set-up values (set_up.py). Those that are held already must be the same."""
+
+    @abstractmethod
+    def set_up(self, dealer: int) -> bytes | None:
+        """A dealer's set-up values; None if they are not held."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -51,6 +63,7 @@ class MemoryTable(ShareTable):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._held: dict[int, Tensor] = {}
+        self._set_up: dict[int, bytes] = {}
         self._absent = [torch.ones(session.coded_rows(d), dtype=torch.bool) for d in range(session.num_clients)]
 
     def __repr__(self) -> str:
@@ -75,8 +88,20 @@ class MemoryTable(ShareTable):
         gathered = [self._held[d][:, r] for d, r in zip(dealers.tolist(), rows.tolist(), strict=True)]
         return torch.stack(gathered, 1)
 
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        rows = self._held[dealer][:, first:last]
+        packed = octets_of(self._session.field.pack(rows)).reshape(rows.shape[0], rows.shape[1], -1)
+        return packed.swapaxes(0, 1)
+
     def missing(self, dealer: int) -> list[range]:
         return runs_of(self._absent[dealer])
+
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        if self._set_up.setdefault(dealer, data) != data:
+            raise MessageError(f"dealer {dealer} sent other set-up values than before")
+
+    def set_up(self, dealer: int) -> bytes | None:
+        return self._set_up.get(dealer)
 
     def flush(self) -> None:
         """Nothing to do: memory has no disk."""

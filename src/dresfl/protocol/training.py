@@ -1,10 +1,10 @@
-"""The training as a state machine, at the coordinator: tasks out, answers in, a step for R valid answers of a round.
+"""The training as a state machine, at the coordinator: tasks out, answers in, a step for enough answers of a round.
 
 No clock and no I/O: a runtime decides when a round has waited long enough and calls `skip`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -14,6 +14,7 @@ from dresfl.errors import CheckpointError, MessageError
 from dresfl.field import Domain, Residues
 from dresfl.optimizers import Optimizer, State
 
+from .answer_check import AnswerCheck
 from .messages import Answer, Task
 from .round import decode_answers, step, step_in_blocks
 from .session import Session
@@ -26,7 +27,8 @@ WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
 class RoundRecord:
     """How a round ended.
 
-    `refused`: a decoded value left its range, or the training diverged. The weights then stay as they were.
+    `refused`: a decoded value left its range, too many answers were lies, or the training diverged. The weights then
+    stay as they were.
     """
 
     round_number: int
@@ -35,6 +37,7 @@ class RoundRecord:
     peak_bits: float = 0.0  # log2 of the largest decoded integer
     gradient_norm: float = 0.0
     reason: str = ""
+    liars: tuple[int, ...] = ()  # the clients whose answers were found to be lies, and left out
 
 
 def stepped(round_number: int, survivors: tuple[int, ...], peak: float, squared_norm: float) -> RoundRecord:
@@ -57,6 +60,8 @@ class Training:
         self.round_number = 0
         self.weights = session.network.initial_weights(session.stream).to(session.device)  # (P,) int64
         self._state = optimizer.initial_state(session.network.num_parameters, session.device)
+        self._lies = torch.zeros(session.num_clients, dtype=torch.int64)  # by client: rounds in which it lied
+        self._check: AnswerCheck | None = None  # of the current round, where liars are allowed for
         self._answers: dict[int, Residues] = {}  # packed ones share the memory of the messages they came in
 
     @property
@@ -69,9 +74,10 @@ class Training:
         return Task(self.round_number, self.weights)
 
     def receive(self, answer: Answer) -> RoundRecord | None:
-        """Take one answer. At the R-th of the current round: decode, step, and return the round's record.
+        """Take one answer. At the last one needed of the current round: decode, step, and return the round's record.
 
-        An answer to another round is late and dropped. A second one of the same client is refused.
+        Where A > 0, liars are looked for first, and R of the other answers are decoded. An answer to another round is
+        late and dropped. A second one of the same client is refused.
         """
         if self.done or answer.round_number != self.round_number:
             return None
@@ -84,18 +90,34 @@ class Training:
         if tuple(answer.residues.shape) != wanted:
             raise MessageError(f"an answer of shape {tuple(answer.residues.shape)} came, {wanted} was expected")
         self._answers[answer.client] = answer.residues
-        if len(self._answers) < self.session.recovery_threshold:
+        if self.session.parameters.max_liars:
+            self._check = self._check or AnswerCheck(self.session)
+            self._check.add(answer.client, answer.residues)
+        if len(self._answers) < self.session.answers_needed:
             return None
-        survivors = tuple(sorted(self._answers))
+        liars = self._check.liars() if self._check is not None else ()
+        if liars is None:
+            return self._refuse_lies()
+        self._lies[list(liars)] += 1
+        return replace(self._decode([j for j in sorted(self._answers) if j not in liars]), liars=liars)
+
+    def _refuse_lies(self) -> RoundRecord:
+        count, most = len(self._answers), self.session.parameters.max_liars
+        reason = f"more than {most} of {count} answers are lies, so that nobody can say which"
+        return self.close(RoundRecord(self.round_number, "refused", (), reason=reason))
+
+    def _decode(self, honest: list[int]) -> RoundRecord:
+        """Decode the answers of the first R of these clients, and step."""
+        survivors = tuple(honest[: self.session.recovery_threshold])
         coefficients = self.session.code.sum_decoder(survivors)
         decoded = decode_answers(self.session.field, coefficients, [self._answers[j] for j in survivors])
-        self._answers = {}  # the step needs memory, too
+        self._answers, self._check = {}, None  # the step needs memory, too
         return self._step(*decoded, survivors)
 
     def skip(self) -> RoundRecord:
-        """Close a round that got fewer than R answers: no step, as in the paper."""
+        """Close a round that got too few answers: no step, as in the paper."""
         got = tuple(sorted(self._answers))
-        reason = f"{len(got)} of {self.session.recovery_threshold} answers"
+        reason = f"{len(got)} of {self.session.answers_needed} answers"
         return self.close(RoundRecord(self.round_number, "skipped", got, reason=reason))
 
     def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
@@ -122,6 +144,11 @@ class Training:
         return self.close(stepped(number, survivors, float(taken.peak), float(taken.squared_norm)))
 
     @property
+    def lies(self) -> dict[int, int]:
+        """In how many rounds each client was found to lie; clients that were not are left out."""
+        return {client: count for client, count in enumerate(self._lies.tolist()) if count}
+
+    @property
     def steps(self) -> int:
         """How many steps were taken: skipped and refused rounds do not count."""
         return int(self._state["steps"])
@@ -138,7 +165,7 @@ class Training:
 
     def close(self, record: RoundRecord) -> RoundRecord:
         """End the current round and begin the next."""
-        self._answers = {}
+        self._answers, self._check = {}, None
         self.round_number += 1
         return record
 
@@ -148,6 +175,8 @@ class Training:
         """Everything that a resumed training needs, between rounds. Nothing in it is secret to the coordinator."""
         moments = {f"optimizer.{name}": value for name, value in self._state.items()}
         whole = {"round": torch.tensor([self.round_number]), "weights": self.weights, **moments}
+        if self.session.parameters.max_liars:
+            whole["lies"] = self._lies
         return {name: value.cpu() for name, value in whole.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -159,11 +188,14 @@ class Training:
                 "the checkpoint does not fit this model and optimiser",
                 "resume with the run's own config.toml",
             )
+        lies = state.get("lies", self._lies)
         taken, number = int(state["optimizer.steps"]), int(state["round"])
         in_range = 0 <= taken <= number <= self.rounds and bool((state["weights"].double().abs() < WEIGHT_LIMIT).all())
+        in_range = in_range and 0 <= int(lies.min()) <= int(lies.max()) <= number
         if not in_range or not all(bool(value.isfinite().all()) for value in state.values()):
             raise CheckpointError("the checkpoint holds impossible values", "delete the run's folder to start over")
         self.round_number = number
         self.weights = state["weights"].to(self.weights.device, copy=True)
         self._state = {name: state[f"optimizer.{name}"].to(old.device, copy=True) for name, old in self._state.items()}
-        self._answers = {}
+        self._lies = lies.clone()
+        self._answers, self._check = {}, None

@@ -1,7 +1,7 @@
 """A run's counters, what is measured of it, and its folder. The same for every runtime.
 
     config.toml or agreement.json   what the run is of
-    metrics.jsonl            a line for each measurement, and one for each refused round
+    metrics.jsonl            a line for each measurement, each refused round, and each round with liars
     checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid (checkpoint.py)
     checkpoint-before.…      the checkpoint before that one
     model.safetensors        the model (model_file.py)
@@ -88,6 +88,7 @@ class Measurement:
     gradient_norm: float
     peak_bits: float
     seconds: float
+    liars: dict[str, int] = dataclasses.field(default_factory=dict)  # client: rounds in which its answer was a lie
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as plain values."""
@@ -109,8 +110,10 @@ class Summary:
     rounds: int
     skipped_rounds: int
     alarms: int
+    liars: dict[str, int]  # client: rounds in which its answer was a lie
     mean_survivors: float
     recovery_threshold: int
+    answers_needed: int
     reliable_clients: int | None  # of a simulation
     train_rows: int
     test_rows: int | None
@@ -150,10 +153,12 @@ def summarise(
         rounds=training.rounds,
         skipped_rounds=progress.skipped,
         alarms=progress.alarms,
+        liars={str(client): count for client, count in training.lies.items()},
         mean_survivors=progress.mean_survivors,
         recovery_threshold=session.recovery_threshold,
+        answers_needed=session.answers_needed,
         reliable_clients=reliable_clients,
-        train_rows=sum(session.client_rows),
+        train_rows=sum(session.client_rows[client] for client in session.included),
         test_rows=test_rows,
         weights_sha256=weights_sha256(training.weights),
         seconds=progress.seconds,
@@ -197,10 +202,12 @@ class RunRecorder:
             self._metrics.close()
 
     def count(self, record: RoundRecord, answers: int) -> None:
-        """Take a round into account. A refused one is written down."""
+        """Take a round into account. A refused one is written down, and so is one with liars."""
         self.progress.count(record, answers)
         if record.outcome == "refused" and self._metrics is not None:
             self._metrics.write({"round": record.round_number, "alarm": record.reason})
+        if record.liars and self._metrics is not None:
+            self._metrics.write({"round": record.round_number, "liars": list(record.liars)})
 
     def measure(self, record: RoundRecord) -> Measurement | None:
         """After a round: evaluate and write a line, if it is time."""
@@ -219,6 +226,7 @@ class RunRecorder:
             gradient_norm=record.gradient_norm,
             peak_bits=progress.peak_bits,
             seconds=progress.seconds,
+            liars={str(client): count for client, count in self._training.lies.items()},
         )
         self.history.append(measured)
         if self._metrics is not None:

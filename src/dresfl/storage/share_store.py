@@ -5,6 +5,9 @@
     FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256; may be sealed
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
     FOLDER/SHARING/shares.rows .index    shares (share_table.py)
+    FOLDER/SHARING/shares.setup          seeds of masks, shares of check values (set_up_file.py)
+    FOLDER/SHARING/check.claimed         the coins that the dealers were checked with
+    FOLDER/SHARING/verdict.json          what came of it
     FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
@@ -39,7 +42,7 @@ from dresfl.files import (
     write_atomic,
     write_record,
 )
-from dresfl.protocol import Session, row_bytes
+from dresfl.protocol import Session, Verdict
 
 from .answered_rounds import AnswerLog
 from .at_rest import StorageKey, check_mark, open_file, seal_file
@@ -49,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 FORMAT = "dresfl store 3"
 _SECRET = b"dresfl secret 1\n"
+_SALT = 16  # bytes
+_CLAIM, _VERDICT = "check.claimed", "verdict.json"
 
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
 
@@ -155,18 +160,27 @@ class ShareStore:
         return self._seed.tag()
 
     def contribution(self) -> bytes:
-        """What this client adds to the nonce of a new sharing: its tag, and 16 fresh bytes."""
-        return self.tag + secrets.token_bytes(16)
+        """What this client adds to the nonce of a new sharing: its tag, a fresh salt, and a commitment to a coin."""
+        salt = secrets.token_bytes(_SALT)
+        return self.tag + salt + hashlib.sha256(b"dresfl coin" + self._coin(salt)).digest()
+
+    def coin(self, contribution: bytes) -> bytes:
+        """The coin that a contribution of this store is bound to. It is shown once all shares are on the disk."""
+        return self._coin(contribution[len(self.tag) : len(self.tag) + _SALT])
+
+    def _coin(self, salt: bytes) -> bytes:
+        return self._seed.derive(b"coin" + salt).reveal()
 
     def owns(self, contribution: bytes) -> bool:
         """Whether a contribution to a sharing's nonce is this store's: then it deals as it dealt in that sharing."""
-        return len(contribution) == 32 and hmac.compare_digest(contribution[:16], self.tag)
+        return len(contribution) == 64 and hmac.compare_digest(contribution[:16], self.tag)
 
     # -- sharings --------------------------------------------------------------------------------------------
 
     def held_nonces(self, session_of: SessionOf, index: int) -> list[bytes]:
         """The nonces of the sharings here that can be used again: same rows, same secret, same code. Newest first.
 
+        The check of their dealers must have found nothing.
         session_of: the session that row counts and a nonce give under the agreement; DresError if they give none.
         """
         found: list[tuple[float, bytes]] = []
@@ -183,7 +197,7 @@ class ShareStore:
                 continue
             except DresError:
                 continue  # it does not fit this agreement
-            if session.sharing_id.hex() == folder.name:
+            if session.sharing_id.hex() == folder.name and self._read_verdict(folder) == Verdict():
                 found.append((path.stat().st_mtime, nonce))
         return [nonce for _, nonce in sorted(found, key=lambda pair: -pair[0])]
 
@@ -218,9 +232,7 @@ class ShareStore:
             )
         if found is None:
             write_record(path, wanted)
-        storage_key = self._key
-        cipher = storage_key and storage_key.row_cipher(session.sharing_digest, row_bytes(session))
-        table = self._tables[key] = DiskTable(folder, session, index, look, cipher)
+        table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:
@@ -229,6 +241,33 @@ class ShareStore:
         if key not in self._logs:
             self._logs[key] = AnswerLog(folder / f"{key.hex()}.answered", key)
         return self._logs[key]
+
+    # -- the check of the dealers ----------------------------------------------------------------------------
+
+    def claim_check(self, session: Session, coins: bytes) -> bool:
+        """Note, for good, that the dealers of a sharing are checked with coins of this digest; False if with others."""
+        path = self._folder(session) / _CLAIM
+        found = read_record(path, "restore it: without it this client could be asked for a second check")
+        if found is None:
+            write_record(path, {"coins": coins.hex()})
+            return True
+        return bool(found["coins"] == coins.hex())
+
+    def verdict(self, session: Session) -> Verdict | None:
+        """What came of the check of a sharing's dealers, if it was kept."""
+        return self._read_verdict(self._folder(session))
+
+    def _read_verdict(self, folder: Path) -> Verdict | None:
+        try:
+            found = read_record(folder / _VERDICT)
+        except StoreError as error:
+            _log.warning("%s; it is asked for again", error)
+            return None
+        return None if found is None else Verdict.from_dict(found)
+
+    def keep_verdict(self, session: Session, verdict: Verdict) -> None:
+        """Keep what came of the check, for good."""
+        write_record(self._folder(session) / _VERDICT, verdict.to_dict())
 
     def sharings(self) -> list[Sharing]:
         """Every sharing that has shares here, whatever rows, roster and agreement they were dealt for.
@@ -292,8 +331,8 @@ def _is_identity(name: str) -> bool:
 
 
 def _dealt(folder: Path) -> list[Path]:
-    """A sharing's files, without those of answered rounds. Its own record is last: it outlives a delete cut short."""
-    files = [path for path in folder.iterdir() if path.suffix != ".answered"]
+    """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
+    files = [path for path in folder.iterdir() if path.suffix != ".answered" and path.name != _CLAIM]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 
 

@@ -1,6 +1,7 @@
 """The shares that a client was dealt in one sharing, on disk: gathered row by row, checked slice by slice.
 
-Two files for all dealers, so that a client needs as many descriptors for a thousand of them as for three:
+Two files for all dealers, so that a client needs as many descriptors for a thousand of them as for three (what is not
+rows has a file of its own, set_up_file.py):
 
     shares.rows    the coded rows, dealer after dealer, each row as residues M·W packed as on the wire
     shares.index   a record of 64 bytes for each slice (protocol/slices.py), dealer after dealer:
@@ -33,15 +34,17 @@ from pathlib import Path
 from typing import NoReturn, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError, StoreError
-from dresfl.field import PackedResidues, Residues
+from dresfl.field import Octets, PackedResidues, Residues
 from dresfl.files import disk, sync_folder
 from dresfl.protocol import Session, ShareTable
 from dresfl.protocol.slices import num_slices, row_bytes, slice_rows
 
-from .at_rest import RowCipher
+from .at_rest import StorageKey
+from .set_up_file import SetUpFile
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +63,9 @@ class DiskTable(ShareTable):
     """
 
     def __init__(
-        self, folder: Path, session: Session, index: int, look: bool = True, cipher: RowCipher | None = None
+        self, folder: Path, session: Session, index: int, look: bool = True, key: StorageKey | None = None
     ) -> None:
-        self._cipher = cipher
+        self._cipher = key and key.row_cipher(session.sharing_digest, row_bytes(session))
         self._rows_path, self._index_path = folder / "shares.rows", folder / "shares.index"
         self._session, self._index = session, index
         self._row_bytes, self._slice_rows = row_bytes(session), slice_rows(session)
@@ -82,7 +85,8 @@ class DiskTable(ShareTable):
         self._files: list[int] = []  # rows, index
         self._map: mmap.mmap | None = None
         self._rows = np.empty((0, 0, 0), dtype=np.uint8)  # (rows of all dealers,M,W·bytes)
-        self.damage: list[str] = []  # what was found wrong on opening, in words
+        self._set_up = SetUpFile(folder, session, index, key)
+        self.damage: list[str] = list(self._set_up.damage)  # what was found wrong on opening, in words
         try:
             self._allocate(folder)
             self._read_index()
@@ -281,11 +285,21 @@ class DiskTable(ShareTable):
         gathered = np.ascontiguousarray(found.swapaxes(0, 1))  # (M,B,W·bytes)
         return self._session.field.unpack(gathered.data.cast("B"), (len(places), self._session.row_width))
 
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        if not self._verify_all:
+            rows = torch.arange(first, last)
+            self._verify_used(torch.full_like(rows, dealer), rows)
+        start = int(self._first_row[dealer])
+        found = self._rows[start + first : start + last]  # (rows,M,W·bytes)
+        if self._cipher is not None:
+            found = self._cipher.open([dealer] * (last - first), range(first, last), found)
+        return found
+
     def _verify_used(self, dealers: Tensor, rows: Tensor) -> None:
         for place in np.unique(self._first_slice[dealers.numpy()] + rows.numpy() // self._slice_rows).tolist():
             self._look_at(place)
-        if self._num_lacking:
-            lost = next(dealer for dealer, lacking in enumerate(self._lacking) if lacking)
+        lost = next((dealer for dealer in sorted(set(dealers.tolist())) if self._lacking[dealer]), None)
+        if lost is not None:
             raise StoreError(
                 f"slices of dealer {lost} have to be fetched again before a round can be answered",
                 "see the log for what was damaged",
@@ -305,6 +319,12 @@ class DiskTable(ShareTable):
         runs = _runs(np.flatnonzero(~held).tolist())
         return [range(first * self._slice_rows, self._range(dealer, last).stop) for first, last in runs]
 
+    def put_set_up(self, dealer: int, data: bytes) -> None:
+        self._set_up.put(dealer, data)
+
+    def set_up(self, dealer: int) -> bytes | None:
+        return self._set_up.get(dealer)
+
     @property
     def complete(self) -> bool:
         """Whether nothing is missing."""
@@ -312,6 +332,7 @@ class DiskTable(ShareTable):
 
     def flush(self) -> None:
         """Put everything kept so far on the disk for good. Acknowledge a slice to the relay only after this."""
+        self._set_up.flush()
         if not self._pending:
             return
         with disk(self._rows_path, "write"):

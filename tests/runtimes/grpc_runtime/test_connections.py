@@ -83,7 +83,7 @@ def test_a_newer_connection_takes_over(tmp_path: Path, caplog: pytest.LogCapture
             assert len(network.coordinator_events.of("replaced")) == 1
             assert PLACE in network.machine.connected
             assert PLACE not in network.machine.ready
-            await new.write(Ready(sharing).encode())
+            await new.write(Ready(sharing, bytes(32)).encode())
             assert (await new.read())[0] == Weights.KIND
             assert PLACE in network.machine.ready
 
@@ -104,7 +104,7 @@ def test_messages_of_a_replaced_connection_are_dropped(tmp_path: Path, caplog: p
         coordinator._machine.submit(busy.wait, 60)
         coordinator._machine.submit(coordinator._connect, newer)
         async with channel:
-            await old.write(Ready(sharing).encode())
+            await old.write(Ready(sharing, bytes(32)).encode())
             await asyncio.wrap_future(_released(coordinator, busy))
             with pytest.raises(grpc.aio.AioRpcError, match="a newer connection"):
                 await drain(old)

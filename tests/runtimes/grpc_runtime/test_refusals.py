@@ -268,7 +268,7 @@ def own_credentials(network: Network, index: int = PLACE) -> Any:
         (b"\xff", "kind 255"),
         (b"\x01", "too short"),
         (b"\x01\x09" + bytes(10), "version 9"),
-        (Ready(bytes(16)).encode(), "where Hello was expected"),
+        (Ready(bytes(16), bytes(32)).encode(), "where Hello was expected"),
         (bytes([1, VERSION]) + bytes(70_000), "too long"),
     ],
     ids=["unknown", "short", "version", "order", "long"],
@@ -354,7 +354,7 @@ def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
         channel, call, _ = await join(network, PLACE)
         session = network.machine.training.session
         async with channel:
-            await call.write(Ready(session.sharing_id).encode())
+            await call.write(Ready(session.sharing_id, bytes(32)).encode())
             weights = decode(await call.read(), (Weights,))
             assert isinstance(weights, Weights)
             number = Task.decode(weights.task, session).round_number
@@ -381,7 +381,7 @@ def test_messages_before_the_terms(tmp_path: Path) -> None:
         async with channel:
             await call.write(Hello(introduction, bytes(16), network.consortium.agreement.encode()).encode())
             assert isinstance(decode(await call.read(), (Wait,)), Wait)
-            await call.write(Ready(bytes(16)).encode())
+            await call.write(Ready(bytes(16), bytes(32)).encode())
             with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
                 await within("the refusal", drain(call), report=network.report)
         await stop(coordinator)

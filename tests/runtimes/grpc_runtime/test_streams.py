@@ -10,7 +10,13 @@ from dresfl.errors import MessageError
 from dresfl.federation.messages import Ack, Holding, Message, Ready, Slice
 from dresfl.runtimes.grpc_runtime.streams import BUNDLE_BYTES, BUNDLE_MESSAGES, bundle, first_of, unbundle
 
-MESSAGES: list[Message] = [Ready(bytes(16)), Ack(1, 2), Holding(3, 0), Slice(1, 2, b""), Slice(1, 2, bytes(1000))]
+MESSAGES: list[Message] = [
+    Ready(bytes(16), bytes(32)),
+    Ack(1, 2),
+    Holding(3, 0),
+    Slice(1, 2, b""),
+    Slice(1, 2, bytes(1000)),
+]
 
 
 @given(messages=st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=20))

@@ -91,12 +91,12 @@ class RoundBlocks:
 
     def run(self, limit: int) -> list[tuple[RoundRecord, int]]:
         """Up to `limit` rounds; each one's record, and how many clients answered."""
-        training, needed = self._training, self._session.recovery_threshold
+        training, needed, decoded = self._training, self._session.answers_needed, self._session.recovery_threshold
         first = training.round_number
         count = min(limit, _ROUNDS, training.rounds - first)
         answering = self._federation.dropouts.answering_in(range(first, first + count))
         live = [first + i for i, answers in enumerate(answering) if len(answers) >= needed]
-        survivors = {first + i: tuple(sorted(answers[:needed])) for i, answers in enumerate(answering)}
+        survivors = {first + i: tuple(sorted(answers[:needed])[:decoded]) for i, answers in enumerate(answering)}
         if live:
             self._prepare(live, [survivors[number] for number in live])
             self._replay(len(live))

@@ -34,8 +34,8 @@ class LocalFederation:
     """N clients and the coordinator's training in one process.
 
     Engine `coded` runs the whole protocol. Shares are never stored: masks expand from each client's secret seed by
-    row, so only the rows of the round's batch are encoded, for the R clients whose answers are decoded.
-    Engine `direct` computes the same integers on the uncoded rows. Both skip rounds with fewer than R answers.
+    row, so only the rows of the round's batch are encoded, for the clients whose answers are needed.
+    Engine `direct` computes the same integers on the uncoded rows. Both skip rounds with too few answers.
     """
 
     def __init__(
@@ -86,10 +86,11 @@ class LocalFederation:
         answering = self.dropouts.answering(self.training.round_number)
         if self._recording is not None:
             self._recording.task(self.training.task())
-        if len(answering) < self.session.recovery_threshold:
+        if len(answering) < self.session.answers_needed:
             return self.training.skip(), len(answering)
-        needed = sorted(answering[: self.session.recovery_threshold])
-        record = self._coded(needed) if self.engine == "coded" else self._direct(needed)
+        needed = sorted(answering[: self.session.answers_needed])
+        decoded = needed[: self.session.recovery_threshold]  # all are honest here
+        record = self._coded(needed) if self.engine == "coded" else self._direct(decoded)
         return record, len(answering)
 
     def hidden_rows(self, batch: BatchRows) -> Tensor:
@@ -121,4 +122,4 @@ class LocalFederation:
                 record = self.training.receive(answer)
                 if record is not None:
                     return record
-        raise RuntimeError("R answers did not close the round")
+        raise RuntimeError("enough answers did not close the round")

@@ -1,0 +1,122 @@
+"""What a dealer gives each receiver besides coded rows, once in a sharing: mask seeds, and a share of its check values.
+
+It travels at the end of the dealer's last slice, sealed with it:
+
+    seeds   32 bytes for each set of the session's mask family that this dealer deals, ascending; zeros where the
+            receiver does not hold that set's seed
+    check   residues (M,t): the receiver's share of the dealer's check values (dealer_check.py)
+
+A dealer makes all of it from its secret for the sharing, so that what was dealt can be dealt again.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from dresfl.errors import MessageError
+from dresfl.field import SecretSeed
+from dresfl.masking import Blinding, codewords
+
+from .dealer_check import check_shares, num_combinations
+from .session import Session
+from .shares import ShareTable
+
+SEED_BYTES = 32
+HASH_BYTES = 16
+_NUMBER = struct.Struct("<I")
+
+
+def set_up_bytes(session: Session, dealer: int) -> int:
+    """The size of a dealer's set-up values for one receiver."""
+    return SEED_BYTES * len(session.mask_family.dealt_by(dealer)) + check_bytes(session)
+
+
+def most_set_up_bytes(session: Session) -> int:
+    """The most that any dealer's set-up values take."""
+    return max(set_up_bytes(session, dealer) for dealer in range(session.num_clients))
+
+
+def check_bytes(session: Session) -> int:
+    """The bytes of the check values of one dealer, packed: residues (M,t)."""
+    return len(session.field.moduli) * num_combinations(session) * session.field.residue_bytes
+
+
+def deal_set_up(session: Session, dealer: int, secret: SecretSeed, receivers: Sequence[int]) -> list[bytes]:
+    """The set-up values of a dealer for some receivers."""
+    family, check = session.mask_family, check_shares(session, secret, receivers)  # (M,n,t)
+    dealt = [(number, _seed(secret, number), family.sets[number]) for number in family.dealt_by(dealer)]
+    return [
+        b"".join(seed if receiver not in without else bytes(SEED_BYTES) for _, seed, without in dealt)
+        + session.field.pack(check[:, i])
+        for i, receiver in enumerate(receivers)
+    ]
+
+
+def _seed(secret: SecretSeed, number: int) -> bytes:
+    """The seed of one set, as its dealer makes it."""
+    return secret.derive(b"mask seed" + _NUMBER.pack(number)).reveal()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SetUp:
+    """A dealer's set-up values, as one receiver holds them."""
+
+    seeds: dict[int, SecretSeed]  # by the number of the set; those that the receiver holds
+    check: Tensor  # (M,t)
+
+    def __repr__(self) -> str:
+        return f"SetUp({sorted(self.seeds)}, <redacted>)"
+
+    @classmethod
+    def decode(cls, session: Session, dealer: int, receiver: int, data: bytes | memoryview) -> "SetUp":
+        """Take set-up values apart. MessageError if they do not fit, or if a seed is missing."""
+        if len(data) != set_up_bytes(session, dealer):
+            raise MessageError(f"set-up values of {len(data)} bytes came, not {set_up_bytes(session, dealer)}")
+        family, seeds = session.mask_family, {}
+        dealt = family.dealt_by(dealer)
+        for place, number in enumerate(dealt):
+            seed = bytes(data[SEED_BYTES * place : SEED_BYTES * (place + 1)])
+            if receiver in family.sets[number]:
+                continue
+            if seed == bytes(SEED_BYTES):
+                raise MessageError(f"client {dealer} dealt no seed for set {number}")
+            seeds[number] = SecretSeed(seed)
+        check = session.field.unpack(bytes(data[SEED_BYTES * len(dealt) :]), (num_combinations(session),))
+        return cls(seeds, check)
+
+
+def held_seeds(session: Session, receiver: int, table: ShareTable) -> dict[int, SecretSeed]:
+    """All mask seeds that a receiver holds, by the number of their set, ascending."""
+    seeds: dict[int, SecretSeed] = {}
+    for dealer in range(session.num_clients):
+        data = table.set_up(dealer)
+        if data is None:
+            raise MessageError(f"client {receiver} lacks the set-up values of client {dealer}", "finish the sharing")
+        seeds.update(SetUp.decode(session, dealer, receiver, data).seeds)
+    return dict(sorted(seeds.items()))
+
+
+def seed_hashes(session: Session, seeds: dict[int, SecretSeed]) -> list[bytes]:
+    """A public hash of each seed, by which holders see that they were dealt the same."""
+    head = b"dresfl seed" + session.sharing_digest
+    return [
+        hashlib.sha256(head + _NUMBER.pack(number) + seed.reveal()).digest()[:HASH_BYTES]
+        for number, seed in seeds.items()
+    ]
+
+
+def blinding_of(session: Session, receiver: int, seeds: dict[int, SecretSeed]) -> Blinding:
+    """What makes a client's part of the masks of each opening."""
+    family, code = session.mask_family, session.code
+    words = codewords(session.field, family, code.data_points, code.client_points)  # (M,S,N)
+    return Blinding(session.field, words[:, list(seeds), receiver], list(seeds.values()))
+
+
+def opening_label(session: Session, round_number: int, published: bytes) -> bytes:
+    """What the masks of a round's opening are keyed by. published: SHA-256 of what everybody was sent for it."""
+    return session.session_id + b"gradient" + _NUMBER.pack(round_number) + published

@@ -181,7 +181,6 @@ class Simulation:
             self._play(federation, recorder, watch)
             if recording is not None:
                 recording.task(training.task())  # the final weights
-                recording.close()
             summary = summarise(
                 training,
                 recorder.progress,

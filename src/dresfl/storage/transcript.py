@@ -16,7 +16,6 @@ A process that is killed may leave the last message cut short: a reader stops th
 that goes on from a checkpoint writes the rounds since then again, and the later message counts.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -25,15 +24,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, final
 
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, StoreError, UsageError
 from dresfl.files import disk, make_private_folder, open_private
-from dresfl.model import Network, layer_from_dict
+from dresfl.field import SecretSeed, unpacked
+from dresfl.model import Network, layer_from_dict, weights_sha256
 from dresfl.protocol import Answer, Session, Task, decode_answers
+from dresfl.protocol.set_up import blinding_of, opening_label
 
 FORMAT = "dresfl transcript 1"
 FOLDER = "transcript"
@@ -84,23 +85,17 @@ class TranscriptWriter:
         header = _header(party, session)
         with disk(self._path, "write"):
             _set_aside_another(self._path, header)
-            self._file: BinaryIO = open(self._path, "ab", opener=open_private)  # noqa: SIM115 - in `close`
-            if not self._path.stat().st_size:
-                self._file.write(header)
-            else:
-                self._file.truncate(_whole_bytes(self._path, len(header)))
-            self._file.flush()
+            with open(self._path, "ab", opener=open_private) as file:
+                if file.tell():
+                    file.truncate(_whole_bytes(self._path, len(header)))
+                else:
+                    file.write(header)
 
     def write(self, sender: int, receiver: int, message: bytes | memoryview) -> None:
-        """Append one message, so that a process that is killed later has it in its file."""
-        with disk(self._path, "write"):
-            self._file.write(_MESSAGE.pack(len(message), sender, receiver))
-            self._file.write(message)
-            self._file.flush()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # every message was flushed; a full disk has complained already
-            self._file.close()
+        """Append one message. A process that is killed later has it in its file."""
+        with disk(self._path, "write"), open(self._path, "ab", opener=open_private) as file:
+            file.write(_MESSAGE.pack(len(message), sender, receiver))
+            file.write(message)
 
 
 @final
@@ -113,25 +108,32 @@ class Recording:
         chosen = {party_number(name, session.num_clients) for name in names if name != ALL}
         parties = {COORDINATOR, *clients} if ALL in names else chosen
         self._session = session
+        self._published = b""  # the digest of the weights last sent
+        family = session.mask_family
+        seeds = [SecretSeed.fresh() for _ in family.sets]
+        self._blinding = [
+            blinding_of(session, client, {number: seeds[number] for number in family.held_by(client)})
+            for client in clients
+        ]
         self._writers = {party: TranscriptWriter(folder, party, session) for party in sorted(parties)}
 
     def task(self, task: Task) -> None:
         """The coordinator sends weights to all clients."""
-        message = task.encode(self._session)
+        message, self._published = task.encode(self._session), bytes.fromhex(weights_sha256(task.weights))
         for party, writer in self._writers.items():
             writer.write(COORDINATOR, EVERYBODY if party == COORDINATOR else party, message)
 
     def answer(self, answer: Answer) -> None:
-        """A client's answer reaches the coordinator."""
+        """A client's answer reaches the coordinator. It is blinded here, as a client on a network blinds it."""
         writers = [self._writers[party] for party in (answer.client, COORDINATOR) if party in self._writers]
         if writers:
-            message = answer.encode(self._session)
+            session, number, gradient = self._session, answer.round_number, answer.residues
+            label = opening_label(session, number, self._published)
+            mask = self._blinding[answer.client].values(label, gradient.shape[1])  # (M,P)
+            blinded = session.field.add(unpacked(gradient), mask)
+            message = Answer(number, answer.client, blinded).encode(session)
             for writer in writers:
                 writer.write(answer.client, COORDINATOR, message)
-
-    def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
 
 
 def _header(party: int, session: Session) -> bytes:
@@ -150,6 +152,7 @@ def _header(party: int, session: Session) -> bytes:
         "moduli": session.field.moduli,
         "nonce": session.nonce.hex(),
         "run_nonce": session.run_nonce.hex(),
+        "excluded": session.excluded,
     }
     return json.dumps(values, sort_keys=True).encode() + b"\n"
 
@@ -273,4 +276,5 @@ def _session(values: dict[str, Any]) -> Session:
         moduli=tuple(values["moduli"]),
         nonce=bytes.fromhex(values["nonce"]),
         run_nonce=bytes.fromhex(values["run_nonce"]),
+        excluded=tuple(values["excluded"]),
     )

@@ -128,7 +128,9 @@ def store_targets() -> Iterator[Target]:
         log.claim(number, bytes([number]) * 32)
     log.close()
     records = path.read_bytes()
-    yield Target("answered rounds", _reading("log", lambda path: AnswerLog(path, SESSION.session_id).close()), [records])
+    yield Target(
+        "answered rounds", _reading("log", lambda path: AnswerLog(path, SESSION.session_id).close()), [records]
+    )
     with ShareStore.open(folder() / "store", b"d" * 32) as store:
         store.table(SESSION, INDEX)
     sharing = folder() / "store" / SESSION.sharing_id.hex()
@@ -138,7 +140,9 @@ def store_targets() -> Iterator[Target]:
     record = (sharing / "sharing.json").read_bytes()
     yield Target("record", _reading("record", read_record), [record], each_byte=TEXT)
     name = f"store/{sharing.name}/sharing.json"
-    yield Target("sharing", _kept_whole(name, lambda path: _opened(), _checked), [record.splitlines()[0]], each_byte=TEXT)
+    yield Target(
+        "sharing", _kept_whole(name, lambda path: _opened(), _checked), [record.splitlines()[0]], each_byte=TEXT
+    )
     index = (sharing / "shares.index").read_bytes()
     yield Target("share index", _table_with, [index, index[:64] * 5], each_byte=60)
 

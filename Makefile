@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint types layers unit faults schedules soak bench flower clean
+.PHONY: demo test test-slow lint types layers unit faults schedules attacks soak bench flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,14 +26,14 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not attack"
 
 # What takes too long for every change: tests marked slow, four fault schedules with real processes, and wider
 # hypothesis sweeps over the arithmetic.
 test-slow: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m slow
 	SCHEDULES=100 $(BIN)/python -m pytest tests/runtimes/grpc_runtime/test_schedules_processes.py
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 -m "not slow" \
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 -m "not slow and not attack" \
 		tests/kernels tests/field tests/coding tests/model tests/protocol tests/test_quantize.py
 
 # Random schedules of the federation machine with a fake clock, from seeds 0 to SCHEDULES - 1; with SEED=17 that one.
@@ -45,6 +45,13 @@ schedules: $(VENV)/.ready
 faults: SCHEDULES = 100
 faults: $(VENV)/.ready
 	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/runtimes/grpc_runtime/test_schedules*.py
+
+# What the open mode gives away: the attacks in full, about half an hour. What each found is kept in results/attacks.jsonl,
+# and docs/results/attacks.md is made of it.
+attacks: $(VENV)/.ready
+	rm -f results/attacks.jsonl
+	ATTACKS=$(CURDIR)/results/attacks.jsonl $(BIN)/python -m pytest -n 0 -m attack tests/attacks
+	$(BIN)/python tools/attacks_table.py
 
 # A long run with real processes: memory, descriptors and the log must stay bounded.
 soak: ROUNDS = 10000

@@ -52,23 +52,23 @@ class Plan:
         if self.feasible:
             return
         clients, degree = self.num_clients, self.gradient_degree
-        shards, colluders = self.num_shards, self.max_colluders
-        outvoting = self.answers_needed - self.recovery_threshold
+        shards, colluders, liars = self.num_shards, self.max_colluders, self.max_liars
+        honest = max(1, clients - 2 * liars)  # answers that are left to decode if so many liars are to be outvoted
+        room = (honest - 1) // degree + 1  # the largest K+T that these clients allow
         nearest = [f"{self.answers_needed} clients"]
-        if outvoting and self.recovery_threshold <= clients:
+        if self.recovery_threshold <= clients:
             nearest.append(f"{(clients - self.recovery_threshold) // 2} liars")
-        room = max(0, clients - outvoting - 1) // degree + 1  # the largest K+T that these clients allow
         if room > colluders:
             nearest.append(f"{room - colluders} shards and {colluders} colluders")
         if 2 <= room <= colluders:
             nearest.append(f"1 shard and {room - 1} colluders")
-        squares = int(math.log2(max(1, clients - outvoting - 1) / max(1, shards + colluders - 1))) - 1
+        squares = int(math.log2(max(1, honest - 1) / max(1, shards + colluders - 1))) - 1
         if 2 ** (squares + 1) < degree and squares >= 0:
             nearest.append(f"a network of {squares} square layers, degree {2 ** (squares + 1)}")
         raise InfeasiblePlan(
-            f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
-            f"{self.recovery_threshold} answers"
-            + (f", and {self.max_liars} liars {outvoting} more" if outvoting else ""),
+            f"{clients} clients cannot decode: degree {degree}, K = {shards}"
+            + (f", T = {colluders} and A = {liars}" if liars else f" and T = {colluders}")
+            + f" need {self.answers_needed} answers",
             "feasible: " + ", or ".join(nearest),
         )
 
@@ -96,8 +96,8 @@ def plan(
     code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
     if rows < 1:
         raise UsageError(f"rows must be at least 1, not {rows}")
-    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
-    answers = needed + 2 * code.max_liars
+    threshold = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    needed = threshold + 2 * code.max_liars
     field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
     row_width = network.input_size + network.num_classes
@@ -105,10 +105,10 @@ def plan(
         **dataclasses.asdict(code),
         num_parameters=network.num_parameters,
         gradient_degree=network.gradient_degree,
-        recovery_threshold=needed,
-        answers_needed=answers,
-        max_dropouts=max(0, code.num_clients - answers),
-        feasible=answers <= code.num_clients,
+        recovery_threshold=threshold,
+        answers_needed=needed,
+        max_dropouts=max(0, code.num_clients - needed),
+        feasible=needed <= code.num_clients,
         moduli=field.moduli,
         modulus_bits=field.modulus.bit_length(),
         needed_bits=round(network.needed_bits(code.batch_size * code.num_shards), 1),
@@ -132,7 +132,7 @@ def warnings(network: Network, code: CodeParameters) -> list[str]:
         )
     if code.max_colluders == 0:
         found.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
-    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
-    if code.num_clients == needed + 2 * code.max_liars:
+    threshold = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    if code.num_clients == threshold + 2 * code.max_liars:
         found.append("every client must answer in every round: one missing client skips the round")
     return found

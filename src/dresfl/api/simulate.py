@@ -1,8 +1,9 @@
 """A whole federation in one process: the training loop of `dr.simulate` and of `dresfl train`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import final, get_args
 
@@ -22,6 +23,7 @@ from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, summarise
+from dresfl.storage.transcript import Recording
 
 from .model import Model
 from .plan import plan
@@ -56,6 +58,7 @@ def simulate(
     num_shards: int = CodeParameters.num_shards,
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
+    max_liars: int = CodeParameters.max_liars,
     seed: int = 0,
     dropouts: Dropouts | None = None,
     test: Rows | None = None,
@@ -66,6 +69,8 @@ def simulate(
     threads: int = 0,
     evaluate_every: int = 100,
     progress: Callable[[Progress], None] | None = None,
+    record: str | PathLike[str] | None = None,
+    recorded: Collection[str] = ("all",),
 ) -> Run:
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
@@ -73,7 +78,8 @@ def simulate(
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
     same integers without it. device: "cpu" or "cuda"; the weights come out the same. threads: torch's, restored at the
-    end; 0 leaves them alone. progress: called after every round.
+    end; 0 leaves them alone. progress: called after every round. record: a folder that gets transcripts of what the
+    participants in `recorded` see: "all", "coordinator", "client-0"…; `Transcript` reads them.
 
     >>> import dresfl as dr
     >>> network = dr.Network((dr.Dense(2),), input_shape=(3,), input_bits=4)
@@ -84,7 +90,7 @@ def simulate(
     """
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
-    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
@@ -120,6 +126,8 @@ def simulate(
             evaluate_every=evaluate_every,
             shift=shift,
             classes=tuple(classes),
+            record=None if record is None else Path(record),
+            recorded=tuple(recorded),
         )
         if progress is None:
             return simulation.run()
@@ -154,17 +162,26 @@ class Simulation:
     name: str = "simulation"
     folder: Path | None = None  # of a run that can be stopped and resumed
     checkpoint_every: int = 100
+    record: Path | None = None  # the folder of transcripts
+    recorded: tuple[str, ...] = ()  # the participants that have one
+
+    def __post_init__(self) -> None:
+        if self.record is not None and self.engine != "coded":
+            raise UsageError("engine direct has no messages that could be recorded", 'use engine = "coded"')
 
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
         """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
         network = self.session.network
         training = Training(self.session, self.optimizer, self.rounds)
-        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine)
+        recording = None if self.record is None else Recording(self.record, self.recorded, self.session)
+        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine, recording)
         settings = {"rounds": self.rounds, "optimizer": dataclasses.asdict(self.optimizer)}
         # a simulation that goes back a round plays it again just as it was
         kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)
         with RunRecorder(training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
             self._play(federation, recorder, watch)
+            if recording is not None:
+                recording.task(training.task())  # the final weights
             summary = summarise(
                 training,
                 recorder.progress,

@@ -115,6 +115,10 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
     engine: Annotated[str, typer.Option(help="coded: the whole protocol; direct: the same integers uncoded.")] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; the weights come out the same.")] = "",
+    record: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTY", help="Write down what it sees: coordinator, client-0 …, or all. Large."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
@@ -128,7 +132,10 @@ def train_command(
         raise UsageError(f"the name {config.name!r} is no folder name", "give --out, or a name without / in it")
     folder = out or Path("runs") / config.name
     with display.RoundBar() as bar:
-        summary = train(config, folder=data, out=folder, resume=resume, watch=_watcher(bar, config), note=display.note)
+        watch = _watcher(bar, config)
+        summary = train(
+            config, folder=data, out=folder, resume=resume, watch=watch, note=display.note, recorded=record or ()
+        )
     display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
 
@@ -153,7 +160,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
 def _check_outcome(summary: dict[str, Any]) -> None:
     if summary["skipped_rounds"] == summary["rounds"]:
         raise TooFewAnswers(
-            f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
+            f"all {summary['rounds']} rounds were skipped: fewer than {summary['answers_needed']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )
     advice = "the values outgrew the field or the training diverged: lower optimizer.learning_rate or set max_norm"

@@ -121,6 +121,9 @@ def federate_command(
         Path | None, typer.Option(help="Folder for keys, stores and logs; default: a temporary one.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
+    record: Annotated[
+        bool, typer.Option("--record", help="The agreement says: everybody writes down what it sees. Give --out, too.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Try it: a coordinator and its clients as real processes on this machine, with fresh keys; kill some of them."""
@@ -130,7 +133,7 @@ def federate_command(
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
-    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data)
+    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data, record=record)
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
         result = engines[engine](trial, folder, display.note)

@@ -32,7 +32,7 @@ def join(config: ClientConfig, log: Log) -> dict[str, Any]:
 
     async def run(workplace: Workplace) -> tuple[Task, int]:
         with stopping_on_signals():
-            client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log)
+            client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log, Path(config.folder))
             return await client.run(), client.machine.rounds_answered
 
     key = find_storage_key(config, log)

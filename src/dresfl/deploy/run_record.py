@@ -30,6 +30,7 @@ _KNOWN = {
     "spool",
     "summary.json",
     "terms.json",
+    "transcript",
     _RECORD,
     NEWEST,
     EARLIER,

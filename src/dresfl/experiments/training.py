@@ -3,7 +3,7 @@
 The loop is that of `dresfl.api.simulate`; the folder is described in `dresfl.storage.run_folder`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ def train(
     resume: bool = False,
     watch: Watcher = lambda progress, record, answers: None,
     note: Callable[[str], None] = lambda text: None,
+    recorded: Collection[str] = (),
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
     folder: of the data sets. note: gets a line where a reader should know something, e.g. that the dropouts leave too
-    few clients.
+    few clients. recorded: the participants that get a transcript in the run's folder (`dresfl.storage.transcript`).
     """
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
@@ -56,15 +57,17 @@ def train(
             name=config.name,
             folder=out,
             checkpoint_every=config.checkpoint_every,
+            record=out if recorded else None,
+            recorded=tuple(recorded),
         )
         return simulation.run(watch).summary.to_dict()
 
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
     session, reliable = prepared.session, prepared.dropouts.num_reliable
-    if reliable < session.recovery_threshold:
+    if reliable < session.answers_needed:
         note(
-            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.recovery_threshold} "
+            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
     for warning in warnings(session.network, session.parameters):

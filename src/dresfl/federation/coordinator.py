@@ -12,8 +12,9 @@ For one client:
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
 enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
-a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
-Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
+a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the
+returned actions in order. Whatever is wrong with one client's message ends that client's connection and disturbs nobody
+else.
 """
 
 from collections.abc import Callable, Iterable

@@ -139,6 +139,11 @@ class Site:
         self._leave_at: float | None = None
 
     @property
+    def session(self) -> Session | None:
+        """The session that this client has joined; None before that."""
+        return None if self._member is None else self._member.session
+
+    @property
     def wake_at(self) -> float | None:
         """When `tick` has to be called at the latest, if nothing happens before; None: not at all."""
         return min((at for at in (self._idle_at, self._leave_at) if at is not None), default=None)

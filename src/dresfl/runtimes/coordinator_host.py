@@ -31,8 +31,10 @@ from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.sealing import Identity, Roster
 from dresfl.storage.at_rest import StorageKey, open_file, seal_file
 from dresfl.storage.spool import Spool
+from dresfl.storage.transcript import COORDINATOR
 
 from .log import Log as WriteLog
+from .wire_recorder import WireRecorder
 
 OnNetwork = Send | SendSlice | Close | Finish
 TERMS_ROLE = "terms"  # the role of terms.json, if it is sealed
@@ -59,16 +61,23 @@ class CoordinatorHost:
         What `watch` writes must be on the disk when it returns, or follow again from what is. key: seals the terms.
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
+        self._make_training = make_training
         self._agreement, self._watch, self._log, self._key = agreement, watch, log, key
         self.most_bytes = largest_message(agreement)  # of a message
         self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
         self._spool: Spool | None = None
+        self._session: Session | None = None
+        self._recorder = WireRecorder(agreement, folder, COORDINATOR)
         terms = None
         if self._terms_path.exists():
             with disk(self._terms_path, "read"):
                 data = self._terms_path.read_bytes()
             terms = Terms.from_json(open_file(key, data, TERMS_ROLE, self._terms_path), agreement)
-        self.machine = Coordinator(settings, agreement, identity, roster, make_training, terms, self._open_spool)
+        self.machine = Coordinator(settings, agreement, identity, roster, self._train, terms, self._open_spool)
+
+    def _train(self, session: Session) -> Training:
+        self._session = session
+        return self._make_training(session)
 
     def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
         self._spool = Spool(self._spool_folder, session.sharing_id)
@@ -89,6 +98,7 @@ class CoordinatorHost:
         """Messages of a client, in their order. What the machine asks for is carried out message by message."""
         now, on_network = time.monotonic(), list[OnNetwork]()
         for data in messages:
+            self._recorder.data_from_client(client, data, self._session)
             on_network += self._carry_out(self.machine.received(client, data, now))
         return on_network
 
@@ -138,7 +148,10 @@ class CoordinatorHost:
                     left.extend(self._store(action, on_network))
                 case DropSlice():
                     self._slices.drop(action.receiver, action.dealer, action.number)
-                case Send() | SendSlice() | Close() | Finish():
+                case Send():
+                    self._recorder.sent_by_coordinator(action.message, self._session)
+                    on_network.append(action)
+                case SendSlice() | Close() | Finish():
                     on_network.append(action)
                 case _:
                     raise RuntimeError(f"{action} is not the coordinator's")

@@ -27,7 +27,7 @@ from dresfl.protocol import AnsweredRounds
 
 _RECORD = struct.Struct("<I32s28s")
 _CHUNK = 1024 * _RECORD.size
-_FREE = b"\xff"
+FREE = b"\xff"
 _LARGEST = 2**32
 
 
@@ -43,7 +43,7 @@ def read_answered(path: Path, session_id: bytes) -> dict[int, bytes]:
         length += _RECORD.size
     free, rest = _CHUNK - length % _CHUNK, data[length:]
     more = rest[free:]  # there only if the next chunk was being made: then one place of this one is free
-    sound = rest[:free] == _FREE * free and (not more or (free == _RECORD.size and _unfinished(more)))
+    sound = rest[:free] == FREE * free and (not more or (free == _RECORD.size and _unfinished(more)))
     if not sound:
         raise StoreError(
             f"{path} is damaged after {len(answered)} records: which rounds were answered is not known",
@@ -53,7 +53,7 @@ def read_answered(path: Path, session_id: bytes) -> dict[int, bytes]:
 
 
 def _unfinished(more: bytes) -> bool:
-    return len(more) <= _CHUNK and not more.strip(b"\0" + _FREE)
+    return len(more) <= _CHUNK and not more.strip(b"\0" + FREE)
 
 
 def _check(session_id: bytes, number: int, round_number: int, weights: bytes) -> bytes:
@@ -70,7 +70,7 @@ class AnswerLog(AnsweredRounds):
         self._file = -1
         with disk(path, "open"):
             if not path.exists():
-                write_atomic(path, _FREE * _CHUNK, private=True, error=StoreError)
+                write_atomic(path, FREE * _CHUNK, private=True, error=StoreError)
         self._answered = read_answered(path, session_id)
         self._length = len(self._answered) * _RECORD.size  # bytes of records: each is of another round
         with disk(path, "open"):
@@ -85,7 +85,7 @@ class AnswerLog(AnsweredRounds):
             check = _check(self._session_id, self._length // _RECORD.size, round_number, weights)
             with disk(self.path, "write"):
                 if (self._length + _RECORD.size) % _CHUNK == 0:
-                    self._write(_FREE * _CHUNK, self._length + _RECORD.size)
+                    self._write(FREE * _CHUNK, self._length + _RECORD.size)
                 self._write(_RECORD.pack(round_number, weights, check), self._length)
             self._length += _RECORD.size
             self._answered[round_number] = known = weights

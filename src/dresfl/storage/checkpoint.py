@@ -142,6 +142,8 @@ def read_content(path: Path, key: StorageKey | None) -> tuple[dict[str, Tensor],
         raise _Damaged(f"{path} is damaged: it does not have its digest")
     if found != FORMAT:
         raise CheckpointError(f"{path} has the format {found}, but {FORMAT!r} was wanted", "use the dresfl of then")
+    if missing := {"session", "settings", "progress", "metrics"} - meta.keys():
+        raise CheckpointError(f"{path} has no {min(missing)}", "start over in another folder")
     return tensors, meta
 
 

@@ -194,7 +194,7 @@ class Network:
                 agreement, credentials.identity, credentials.roster, store, lambda: rows, keep_model=keep
             )
             log = self.client_events[index].log
-            return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log).run()
+            return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log, folder).run()
 
     async def finish(self, coordinator: asyncio.Task[Training], clients: dict[int, asyncio.Task[Task]]) -> str:
         """Wait for the end of a run; the digest of its weights, which all these clients have."""

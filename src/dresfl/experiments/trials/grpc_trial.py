@@ -4,6 +4,7 @@
     FOLDER/coordinator/  fed.toml, keys/, run/   the coordinator
     FOLDER/site-3/  site.toml, keys/, store/     a client
     FOLDER/*/log.jsonl                           what each said
+    FOLDER/coordinator/run/transcript/, FOLDER/site-3/store/transcript/    what each saw, if that is asked for
 
 Each is started by the command that a real one would use: `dresfl serve` and `dresfl join`.
 """
@@ -65,6 +66,7 @@ class Trial:
     seed: int = 0  # of who is killed and when
     data: Path | None = None
     limit: float = 1800.0  # seconds
+    record: bool = False  # whether every participant writes down what it sees
 
     def run_config(self) -> RunConfig:
         if not 0 <= self.kill <= self.clients:
@@ -145,7 +147,7 @@ def write_trial(trial: Trial, folder: Path) -> tuple[Process, list[Process]]:
     config = trial.run_config()
     names = [f"site-{i}" for i in range(trial.clients)]
     roster = make_keys(folder, names)
-    write_atomic(folder / "agreement.toml", to_toml(_agreement(config, trial.data)).encode())
+    write_atomic(folder / "agreement.toml", to_toml(_agreement(config, trial.data, trial.record)).encode())
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", roster.digest)
     data = str(trial.data.resolve()) if trial.data else ""
     _write_coordinator(config, keys, data, folder, "127.0.0.1:0")
@@ -168,7 +170,7 @@ def make_keys(folder: Path, names: list[str]) -> Roster:
     return roster
 
 
-def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
+def _agreement(config: RunConfig, data: Path | None, record: bool) -> AgreementFile:
     train = load(config.data.dataset, data).train
     network, model, federation = build_network(config, train), config.model, config.federation
     agreed = AgreedModel(
@@ -183,7 +185,7 @@ def _agreement(config: RunConfig, data: Path | None) -> AgreementFile:
         federation.num_shards, federation.max_colluders, federation.batch_size, federation.max_liars
     )
     return AgreementFile(
-        config.rounds, agreed, "open", seed=config.seed, rows_can_be_computed=ACCEPTED, federation=code
+        config.rounds, agreed, "open", seed=config.seed, rows_can_be_computed=ACCEPTED, record=record, federation=code
     )
 
 

@@ -16,6 +16,9 @@ from .sharing import share
 LARGEST_MODULUS = 2**24
 MOST_LIMBS = 256  # so many products of a word and a residue stay below 2^64
 
+# Room for the words that a group leaves out: so many standard deviations more than the mean. Else it is done again.
+_DEVIATIONS = 8
+
 # Below this one thread takes less than about 0.3 ms.
 _PARALLEL_WORDS = 2**18
 
@@ -51,7 +54,7 @@ def uniform_sum(
     groups = -(-count // compiled.GROUP)
     found = torch.empty((channels, groups), dtype=torch.int64)
     expected = compiled.GROUP * seeds * float((2**32 - 1 - largest).max()) * 2.0**-32
-    room = 8 + int(expected + 8 * math.sqrt(expected))
+    room = int(expected + _DEVIATIONS * math.sqrt(expected)) + _DEVIATIONS
     while True:
         again = torch.empty((channels, groups, room), dtype=torch.int64)
         tensors = keys, factors, largest, moduli, inverses, _radix(moduli), out, found, again

@@ -19,6 +19,7 @@ from dresfl.federation.actions import Log as LogAction
 from dresfl.files import disk, read_record, write_record
 from dresfl.protocol import Task
 from dresfl.runtimes.log import Log
+from dresfl.runtimes.wire_recorder import WireRecorder
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.at_rest import StorageKey
@@ -81,11 +82,13 @@ class FlowerClient:
     def _answer(self, request: Request) -> list[bytes]:
         """Play a bundle through the machine, until it waits for nothing but the next one."""
         sent: list[bytes] = []
+        recorder = WireRecorder(self._agreement, self._folder, self.index)
 
         def carry_out(actions: list[Action]) -> None:
             for action in actions:
                 match action:
                     case SendToCoordinator():
+                        recorder.sent_by_client(self.index, action.message, site.session)
                         sent.append(action.message.encode())
                     case Work():
                         carry_out(site.worked(action, _done(workplace, action), 0.0))
@@ -115,6 +118,7 @@ class FlowerClient:
                 hello = site.connected(0.0)
                 carry_out(hello if not request.messages else [])  # before a Begin the coordinator has had it
             for message in request.messages:
+                recorder.data_from_coordinator(message, site.session)
                 carry_out(site.received(message, 0.0))
             while (at := site.wake_at) is not None:  # nothing more comes: what waits for its time is due
                 carry_out(site.tick(at))

@@ -5,6 +5,7 @@ import contextlib
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import grpc
@@ -18,6 +19,7 @@ from dresfl.federation.messages import VERSION, Message
 from dresfl.protocol import Task
 from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.log import Log
+from dresfl.runtimes.wire_recorder import WireRecorder
 from dresfl.sealing import valid_until
 
 from .streams import (
@@ -62,11 +64,19 @@ class GrpcClient:
     """One client: its machine, its work in threads, and a connection that comes back."""
 
     def __init__(
-        self, settings: ConnectSettings, agreement: Agreement, credentials: Credentials, workplace: Workplace, log: Log
+        self,
+        settings: ConnectSettings,
+        agreement: Agreement,
+        credentials: Credentials,
+        workplace: Workplace,
+        log: Log,
+        folder: Path | None = None,
     ) -> None:
+        """folder: the client's own. It gets a transcript, if the agreement says so."""
         self._settings, self._credentials, self._workplace, self._log = settings, credentials, workplace, log
         self._most_bytes = largest_message(agreement)
         self.machine = Site(agreement, credentials.roster, workplace.index, workplace.introduce)
+        self._recorder = WireRecorder(agreement, folder, workplace.index)
         self._loop = asyncio.get_running_loop()
         self._outbox: asyncio.Queue[Message | None] = asyncio.Queue()  # None: that was all
         self._work: asyncio.Queue[Work] = asyncio.Queue()
@@ -138,6 +148,7 @@ class GrpcClient:
         for action in actions:
             match action:
                 case SendToCoordinator():
+                    self._recorder.sent_by_client(self._workplace.index, action.message, self.machine.session)
                     self._outbox.put_nowait(action.message)
                 case Work():
                     (self._dealing if isinstance(action, Deal) else self._work).put_nowait(action)
@@ -159,7 +170,9 @@ class GrpcClient:
         weights = WeightReceiver()
         while True:
             for data in await stream.read():
-                self._carry_out(self.machine.received(weights.take(data), self._loop.time()))
+                message = weights.take(data)
+                self._recorder.data_from_coordinator(message, self.machine.session)
+                self._carry_out(self.machine.received(message, self._loop.time()))
 
     async def _write(self, stream: CoordinatorStream) -> None:
         """Write what waits: together, up to the size of a bundle."""

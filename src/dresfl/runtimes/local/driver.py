@@ -20,6 +20,7 @@ from dresfl.protocol import (
     mask_rows,
     rows_to_share,
 )
+from dresfl.storage.transcript import Recording
 
 from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
@@ -44,12 +45,17 @@ class LocalFederation:
         data: Sequence[tuple[Tensor, Tensor]],
         dropouts: Dropouts,
         engine: Engine,
+        recording: Recording | None = None,
     ) -> None:
-        """data: each client's integer inputs (m,F) and targets (m,C)."""
+        """data: each client's integer inputs (m,F) and targets (m,C).
+
+        recording: writes down what participants see. All clients are sent all weights, as if nobody lost a connection.
+        """
         self.session = session
         self.training = training
         self.dropouts = dropouts
         self.engine: Engine = engine
+        self._recording = recording
         starts = list(itertools.accumulate((0, *session.client_rows)))
         self.rows = torch.empty((starts[-1], session.row_width), dtype=torch.int32, device=session.device)  # (m,W)
         for i, client in enumerate(data):  # one at a time: features of many images take gigabytes
@@ -59,7 +65,8 @@ class LocalFederation:
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
-        self._blocks = RoundBlocks(session, training, self) if torch.device(session.device).type == "cuda" else None
+        in_blocks = torch.device(session.device).type == "cuda" and recording is None
+        self._blocks = RoundBlocks(session, training, self) if in_blocks else None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a LocalFederation holds its clients' secrets and is not pickled")
@@ -67,7 +74,7 @@ class LocalFederation:
     def run_rounds(self, limit: int) -> list[tuple[RoundRecord, int]]:
         """Play up to `limit` rounds; return each one's record and how many clients answered.
 
-        One round at a time on a CPU; a block of them on a GPU.
+        One round at a time on a CPU, or if they are recorded; a block of them on a GPU.
         """
         if self._blocks is not None:
             return self._blocks.run(limit)
@@ -77,6 +84,8 @@ class LocalFederation:
     def run_round(self) -> tuple[RoundRecord, int]:
         """Play one round; return its record and how many clients answered."""
         answering = self.dropouts.answering(self.training.round_number)
+        if self._recording is not None:
+            self._recording.task(self.training.task())
         if len(answering) < self.session.answers_needed:
             return self.training.skip(), len(answering)
         needed = sorted(answering[: self.session.answers_needed])
@@ -107,7 +116,10 @@ class LocalFederation:
             clients = survivors[start : start + group]
             gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
-                record = self.training.receive(Answer(number, client, gradients[:, place]))
+                answer = Answer(number, client, gradients[:, place])
+                if self._recording is not None:
+                    self._recording.answer(answer)
+                record = self.training.receive(answer)
                 if record is not None:
                     return record
         raise RuntimeError("enough answers did not close the round")

@@ -12,4 +12,5 @@ from .keystream import chacha20, words_to_residues
 from .lifting import BLOCK, combine_rows, decode_lift, mixed_radix, nearest
 from .octets import pack, unpack
 from .products import product
+from .ranks import ranks
 from .vectors import LANES, ROWS, WIDTH, numba

@@ -1,0 +1,27 @@
+"""What the full attacks found goes to standard output and, with ATTACKS=FILE in the environment, to a file."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Say what an attack found, and what its control: one line of JSON."""
+    began = time.monotonic()
+
+    def write(**values: object) -> None:
+        line = {"attack": request.node.path.stem.removeprefix("test_"), "test": request.node.name, **values}
+        line |= {"seconds": round(time.monotonic() - began, 1), "machine": platform.machine()}
+        with request.getfixturevalue("capsys").disabled():
+            print(json.dumps(line), flush=True)
+        if "ATTACKS" in os.environ:
+            with Path(os.environ["ATTACKS"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    return write

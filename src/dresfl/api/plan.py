@@ -7,6 +7,7 @@ from typing import Any, final
 
 from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.masking import zero_sum_family
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
 from dresfl.protocol.protection import Protection, protections
@@ -40,6 +41,7 @@ class Plan:
     upload_bytes: int
     rows: int
     share_bytes_per_client: int
+    mask_seeds: int | None  # the most that a client holds and expands in each round; None: no certified family
     warnings: tuple[str, ...]
     protection: tuple[Protection, ...]
 
@@ -100,6 +102,7 @@ def plan(
     needed = threshold + 2 * code.max_liars
     field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
+    seeds, found = _mask_seeds(field.moduli, code, threshold) if needed <= code.num_clients else (None, [])
     row_width = network.input_size + network.num_classes
     return Plan(
         **dataclasses.asdict(code),
@@ -115,9 +118,19 @@ def plan(
         upload_bytes=Answer.size(field, network.num_parameters),
         rows=rows,
         share_bytes_per_client=math.ceil(rows / code.num_shards) * row_width * residues,
-        warnings=tuple(warnings(network, code)),
+        mask_seeds=seeds,
+        warnings=(*warnings(network, code), *found),
         protection=protections(code.max_colluders, code.max_liars),
     )
+
+
+def _mask_seeds(moduli: tuple[int, ...], code: CodeParameters, threshold: int) -> tuple[int | None, list[str]]:
+    """How many mask seeds a client holds at most; or a warning that a network refuses the setting."""
+    try:
+        family = zero_sum_family(moduli, code.num_clients, code.num_shards, code.max_colluders, threshold)
+    except InfeasiblePlan as error:
+        return None, [f"over a network this setting is refused, since answers cannot be blinded: {error}"]
+    return max(len(family.held_by(client)) for client in range(code.num_clients)), []
 
 
 def warnings(network: Network, code: CodeParameters) -> list[str]:

@@ -152,6 +152,16 @@ def test_the_command(ended: SmallFederation, dresfl: Run, tmp_path: Path) -> Non
     assert result.stdout.splitlines()[-1].startswith("look at: model.safetensors: is missing")
 
 
+@pytest.mark.parametrize("messages", [4, 40, 75])
+def test_a_federation_stopped_early_is_sound(consortium: Consortium, tmp_path: Path, messages: int) -> None:
+    """While clients introduce themselves, while shares travel, and while dealers are checked."""
+    seen = iter(range(messages))
+    SmallFederation(consortium, tmp_path).start(lambda host: next(seen, None) is None)
+    folders = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(folders) == CLIENTS + 1
+    assert {audit(folder).verdict for folder in folders} == {SOUND}
+
+
 # -- sealed ----------------------------------------------------------------------------------------------------
 
 

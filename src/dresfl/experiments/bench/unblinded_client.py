@@ -1,6 +1,6 @@
 """A client that does not blind its answers, as a process of its own: for benchmarks, and for nothing else.
 
-    python -m dresfl.experiments.bench.unblinded_client --config site.toml --json
+python -m dresfl.experiments.bench.unblinded_client --config site.toml --json
 """
 
 import argparse

@@ -20,8 +20,8 @@ f + ζ determine each other. Two polynomials f, g of degree below R with the sam
 an element of Z_C, so they give the same coset. The seeds that C holds are drawn independently of f. ∎
 
 Clients of C may deal seeds. A seed that C does not hold is dealt by a client outside its set E ⊇ C, thus outside C. So
-its values are uniform whatever C does. Seeds that C deals, even other ones to each holder, are part of what C knows: the
-proof holds with the values that each client adds on their account in place of ζ'.
+its values are uniform whatever C does. Seeds that C deals, even other ones to each holder, are part of what C knows:
+the proof holds with the values that each client adds on their account in place of ζ'.
 
 Dimension. dim Z_C = R − 1 − |C| if |C| + K ≤ R: evaluations at R or fewer distinct points are independent functionals
 on polynomials of degree below R, so the |C| evaluations at C and the sum of those at β_1 … β_K are independent. The

@@ -95,6 +95,7 @@ def _sharing(audit: Audit, folder: Path, agreement: Agreement | None, key: Stora
         _set_up(audit, folder / _SET_UP, digest, key)
     elif any((folder / name).exists() for name in (ROWS, INDEX)) and not (folder / "sharing.json").exists():
         audit.look_at.append(f"{folder.name}/sharing.json: is missing, so its shares cannot be checked")
+    look(audit, folder / "check.claimed", read_record)
     verdict = look(audit, folder / "verdict.json", lambda path: read_record(path) or {})
     if verdict is not None:
         note_verdict(audit, verdict, f"{folder.name}/verdict.json")

@@ -57,7 +57,10 @@ def message_samples(kind: type[Message]) -> list[bytes]:
 def message_decoder(kind: type[Message], kinds: tuple[type[Message], ...]) -> Callable[[bytes], None]:
     def decoded(body: bytes) -> None:
         message = messages.decode(bytes([kind.KIND]) + body, kinds)
-        if getattr(kind, "REST", "") != "text" and messages.decode(message.encode(), kinds).encode() != message.encode():
+        if (
+            getattr(kind, "REST", "") != "text"
+            and messages.decode(message.encode(), kinds).encode() != message.encode()
+        ):
             raise ValueError(f"a {kind.__name__} is another one when it was encoded")
 
     return decoded

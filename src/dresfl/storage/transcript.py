@@ -187,7 +187,17 @@ def _whole_bytes(path: Path, start: int) -> int:
 @final
 @dataclass(frozen=True)
 class Transcript:
-    """A transcript on the disk. Its messages are read one at a time: it may be larger than the memory."""
+    """A transcript on the disk. Its messages are read one at a time: it may be larger than the memory.
+
+    >>> import tempfile
+    >>> import dresfl as dr
+    >>> clients = [([[1.0, 0.0, 0.5]], [1])] * 4
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = dr.simulate(dr.mlp((3, 2), input_bits=4, weight_bits=10), clients, rounds=5, record=folder)
+    ...     seen = dr.Transcript(Path(folder) / "transcript" / "client-2.transcript")
+    ...     seen.party, sorted(seen.weights())
+    ('client-2', [0, 1, 2, 3, 4, 5])
+    """
 
     path: Path
 

@@ -3,8 +3,8 @@
 python examples/rows_from_weights.py [rounds]
 
 Twenty clients train on digits. Client 0 follows the protocol. It keeps the weights of every round, which it is sent.
-It knows which rows each round uses and how the weights are rounded: both come from the public seed. Weights, batches and
-the optimiser's settings are all that the attack gets. The true rows are used only to count and to draw what was found.
+It knows which rows each round uses and how the weights are rounded: both come from the public seed. Weights, batches
+and the optimiser's settings are all that the attack gets. The true rows serve only to count and to draw what was found.
 """
 
 import math

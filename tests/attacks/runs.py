@@ -67,7 +67,7 @@ def exact_sums(transcript: Transcript) -> dict[int, list[int]]:
 
 
 def first_layer(transcript: Transcript, total: list[int] | Tensor) -> list[list[int]] | Tensor:
-    """The first layer's part of a sum, inputs and then bias: (F+1,H). Its columns are sums of (x, 2^l) over the batch."""
+    """The first layer's part of a sum, inputs and then bias: (F+1,H). Its columns combine the rows (x, 2^l)."""
     p = transcript.session.network.parameters[0]
     whole = total[p.weight.start : p.bias.stop]
     if isinstance(whole, Tensor):

@@ -1,10 +1,11 @@
 """A coordinator that chooses the weights reads the rows of one class out of one round, blinded or not.
 
-It needs two hidden layers, 1-2-3, and sends weights with these parts:
+It needs two hidden layers, and sends weights with these parts:
 
-- Pairs of first units with equal weights w_j, whose squares enter the second layer with opposite signs. They cancel in every
-  output, but each has a gradient of its own.
-- Second units in pairs that cancel in the output k. So f = 0, and the error of a row is −y: zero for rows of other classes.
+- Pairs of first units with equal weights w_j, whose squares enter the second layer with opposite signs. They cancel in
+  every output, but each has a gradient of its own.
+- Second units in pairs that cancel in the output k. So f = 0, and the error of a row is −y: zero for rows of other
+  classes.
 - The second units' values are a constant, or linear in s = r·x with public r: (s + c)² − s² = 2cs + c².
 
 The gradient of w_j is then a known multiple of Σ x·(w_j·x)·(Λ + 2c·s) over the rows of class k. As it is exact and Λ is
@@ -48,8 +49,8 @@ def chosen_weights(network: Network, label: int, seed: int) -> tuple[Tensor, Ten
         w1[:, unit] = w1[:, unit + 1] = torch.randint(-1, 2, (inputs,), generator=generator)
         w2[unit, [0, 2]], w2[unit + 1, [0, 2]] = 1, -1
     w3[[0, 2], label], w3[[1, 3], label] = 1, -1
-    weights = torch.cat([w1.flatten(), b1, w2.flatten(), b2, w3.flatten(), torch.zeros(third.fan[1], dtype=torch.int64)])
-    return weights, direction
+    b3 = torch.zeros(third.fan[1], dtype=torch.int64)
+    return torch.cat([w1.flatten(), b1, w2.flatten(), b2, w3.flatten(), b3]), direction
 
 
 def rows_of_class(network: Network, gradient: list[list[int]], direction: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ def play(folder: Path, session: Session, data: list[tuple[Tensor, Tensor]], weig
 
 
 def found_by_class(folder: Path, network: Network, count: int, batch_size: int, honest: bool) -> tuple[int, int]:
-    """One round for each class of digits: how many rows of the class were found in its round, and how many were there."""
+    """One round for each class of digits: how many rows of the class were found, and how many were in the batch."""
     rows, labels = digits_rows(count)
     integers, targets = (rows * 16).long(), torch.nn.functional.one_hot(labels, 10)
     clients = [(integers[part], targets[part]) for part in torch.arange(count).chunk(10)]

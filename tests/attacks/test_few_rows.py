@@ -1,8 +1,8 @@
 """The coordinator finds all rows exactly if there are no more of them than inputs, whatever the batch and the width.
 
 Each round's gradient lies in the span of its batch. For each row r, the rounds that do not use r span all other rows.
-What is orthogonal to those, within the span of all rounds, is the dual vector of r. The dual of the dual vectors are the
-rows. The bias's gradient extends each row by a constant, which fixes its length.
+What is orthogonal to those, within the span of all rounds, is the dual vector of r. The rows are dual to these vectors
+in turn. The bias's gradient extends each row by a constant, which fixes its length.
 """
 
 from pathlib import Path

@@ -1,10 +1,10 @@
 """A row count that is too large thins out the batches, until a batch holds one honest row.
 
 The rows of all clients, end to end, are cut into B strata, and a batch has one row of each. Who claims very many rows
-fills nearly all strata with rows that it knows. It subtracts their part of the sum, and what is left is the gradient of one
-honest row. A coordinator that says in the terms that an honest client has more rows than it has is refused by that client.
-A client that claims rows of its own must deal them, and nobody can see that they are empty. So the attack below is
-the coordinator's together with one client.
+fills nearly all strata with rows that it knows. It subtracts their part of the sum, and what is left is the gradient of
+one honest row. A coordinator that says in the terms that an honest client has more rows than it has is refused by that
+client. A client that claims rows of its own must deal them, and nobody can see that they are empty. So the attack below
+is the coordinator's together with one client.
 """
 
 from pathlib import Path
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from consortium import Consortium
+from dresfl.api.simulate import simulate
 from dresfl.errors import Refused
 from dresfl.federation import Terms
 from dresfl.federation.terms import Introduction
 from dresfl.model import mlp
 from dresfl.protocol import coded_gradient
-from dresfl.api.simulate import simulate
 from dresfl.storage.transcript import Transcript
 
 from .least_squares import batch_places

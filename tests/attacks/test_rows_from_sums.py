@@ -16,7 +16,7 @@ from dresfl.quantize import gradient_reals
 from dresfl.storage.transcript import Transcript
 
 from .least_squares import Prior, batch_places, error, found, rows_from_gradients
-from .runs import OPTIMIZER, random_rows, recorded_run
+from .runs import random_rows, recorded_run
 from .test_rows_from_weights import digits_run, public_digits
 
 

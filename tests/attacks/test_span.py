@@ -44,7 +44,7 @@ def pairs_that_share(places: Tensor) -> Iterator[tuple[int, int, int]]:
 
 
 def rows_from_spans(transcript: Transcript) -> tuple[dict[int, Tensor], set[int]]:
-    """The attack: integer rows (F,) by their place, and the places that were tried, from the coordinator's transcript."""
+    """The attack: integer rows (F,) by their place, and the places tried, from the coordinator's transcript."""
     session, sums = transcript.session, dict(transcript.sums())
     rounds = torch.tensor(sorted(sums))
     spans = [span(first_layer(transcript, sums[number])) for number in rounds.tolist()]

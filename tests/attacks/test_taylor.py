@@ -1,13 +1,14 @@
 """The coordinator and one client together compute the batch of one round, if answers are not blinded.
 
-A client's answer is G(α_j) = g(u(α_j)), with g the gradient, u(z) the coded batch of degree K+T−1, and R answers fix the
-polynomial G. The client c knows u_0 = u(α_c). Write u(α_c + h) = u_0 + u_1·h + u_2·h² + … The coefficient of h in
+A client's answer is G(α_j) = g(u(α_j)), with g the gradient and u(z) the coded batch of degree K+T−1. R answers fix
+the polynomial G. The client c knows u_0 = u(α_c). Write u(α_c + h) = u_0 + u_1·h + u_2·h² + … The coefficient of h in
 G(α_c + h) is ∇g(u_0)·u_1: linear in the unknown u_1. The coefficient of h² is ∇g(u_0)·u_2 plus what u_0 and u_1
 decide, and so on. Each step solves one linear system modulo one prime. Then u is known, and its values at the
 data points are the rows.
 
 Blinding ends this: the answers are then those of G + ζ, with a random ζ that has sum zero over the data points. The
-client knows some of the seeds. It takes off what they explain, and what is left of ζ vanishes at α_c and is random elsewhere.
+client knows some of the seeds. It takes off what they explain. What is left of ζ vanishes at α_c and is random
+elsewhere.
 """
 
 import pytest
@@ -60,7 +61,9 @@ def jacobian(prime: OnePrime, at: Tensor) -> list[list[int]]:
     return lines
 
 
-def batch_from_answers(session: Session, weights: Tensor, answers: dict[int, Tensor], colluder: int, own: Tensor) -> Tensor:
+def batch_from_answers(
+    session: Session, weights: Tensor, answers: dict[int, Tensor], colluder: int, own: Tensor
+) -> Tensor:
     """The attack: the rows (B·K,W) of one round's batch, from R answers (M,P) and the colluder's shares (B,W) of it.
 
     ValueError if the answers are not those of any batch that agrees with the shares.
@@ -144,8 +147,9 @@ def test_all_rows_of_one_round_and_none_with_blinding(num_shards: int, max_collu
     assert torch.equal(rows, one.true)
     blinded = one.blinded(known_to=1)
     survivors = list(range(one.session.recovery_threshold))
-    sums = [one.session.code.decode_sum(torch.stack([a[j] for j in survivors], 1), survivors) for a in (one.answers, blinded)]
-    assert torch.equal(*sums)  # the sum is the same
+    before, after = (torch.stack([answers[j] for j in survivors], 1) for answers in (one.answers, blinded))
+    decode = one.session.code.decode_sum
+    assert torch.equal(decode(before, survivors), decode(after, survivors))  # the sum is the same
     with pytest.raises(ValueError, match="no batch"):
         batch_from_answers(one.session, one.weights, blinded, 1, one.shares)
 

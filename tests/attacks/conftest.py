@@ -4,10 +4,19 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from dresfl.kernels.threads import torch_threads
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The matrices of the short forms are too small for more."""
+    with torch_threads(0 if request.node.get_closest_marker("attack") else 1):
+        yield
 
 
 @pytest.fixture

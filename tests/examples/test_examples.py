@@ -15,6 +15,7 @@ EXAMPLES = ROOT / "examples"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 RUNS = {
+    "rows_from_weights.py": (["60"], ["from the weights:", "control, wrong batches:"]),
     "simulate_with_dropouts.py": (["40"], ["5 of 20 clients must answer", "the weights are the same"]),
     "own_arrays.py": (["60"], ["test_accuracy is None", "classified right", "four hospitals are too few"]),
     "compare_with_centralised.py": (["30"], ["equal weights: True", "one client with all rows"]),
@@ -28,10 +29,11 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_example_says_what_it_promises(name: str) -> None:
+def test_an_example_says_what_it_promises(name: str, tmp_path: Path) -> None:
     arguments, promised = RUNS[name]
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False, env=ENVIRONMENT)
+    options = {"capture_output": True, "text": True, "timeout": 540, "check": False}
+    done = subprocess.run(command, **options, env=ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in promised:
         assert words in done.stdout, done.stdout

@@ -1,1 +1,1 @@
-"""Every decoder against bytes that nobody would send: `make fuzz` searches, and what it found is tried in every test."""
+"""Every decoder against bytes that nobody would send. `make fuzz` searches, `make test` tries what was found."""

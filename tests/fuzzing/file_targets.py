@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from dresfl.experiments.config import load_config
 from dresfl.experiments.presets import preset_text
 from dresfl.features.cache import read_rows, write_rows
 from dresfl.federation import make_session
+from dresfl.federation.messages import Delta
 from dresfl.files import read_record
 from dresfl.storage import ShareStore
 from dresfl.storage.answered_rounds import AnswerLog
@@ -246,7 +248,9 @@ def settings_targets() -> Iterator[Target]:
     configured = lambda path: load_config(str(path))  # noqa: E731
     samples = [preset_text(name).encode() for name in ("digits", "mnist")]
     yield Target("config.toml", _reading("config.toml", configured), samples, each_byte=TEXT)
-    yield Target("--set", _set, [b"optimizer.method=adam", b"rounds=10", b"a.b=[1, {c = 2}]"], each_byte=TEXT)
+    yield Target(
+        "setting of a key", _set, [b"optimizer.method=adam", b"rounds=10", b"a.b=[1, {c = 2}]"], each_byte=TEXT
+    )
 
 
 def _set(data: bytes) -> None:
@@ -284,11 +288,19 @@ def _mats() -> Iterator[bytes]:
 
 
 def bombs() -> dict[str, bytes]:
-    """Inputs that unpack to far more than a decoder has use for, by target."""
+    """Inputs that unpack to far more, or promise far more, than a decoder has use for, by target."""
     zeros = zlib.compress(bytes(2**26), 9)
     length = len(zeros).to_bytes(4, "little")
+    header, promised = io.BytesIO(), io.BytesIO()
+    form = {"descr": "<f8", "fortran_order": False, "shape": (2**27, 3)}
+    np.lib.format.write_array_header_1_0(header, form)
+    with zipfile.ZipFile(promised, "w") as archive:
+        archive.writestr("inputs.npy", header.getvalue() + bytes(64))
+        archive.writestr("labels.npy", header.getvalue() + bytes(64))
     return {
         "idx, gzip": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 9]) + bytes(2**26)),
+        "grpc weights": Delta(1, 0, 1, bytes(32), zeros).encode(),
+        "npz": promised.getvalue(),
         "mat": next(_mats())[:128] + (15).to_bytes(4, "little") + length + zeros,
     }
 

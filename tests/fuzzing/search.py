@@ -45,7 +45,7 @@ def search(name: str, seconds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*")
+    parser.add_argument("targets", nargs="*", help="all, if none is named")
     parser.add_argument("--seconds", type=int, default=30, help="for each target")
     parser.add_argument("--one", action="store_true", help="search a single target in this process")
     given = parser.parse_args()

@@ -5,9 +5,12 @@ import itertools
 import flint
 import pytest
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.field import choose_moduli
 from dresfl.masking import MaskFamily, certify, families, zero_sum_family
+from dresfl.model import mlp
+from dresfl.protocol.session import choose_field
 
 BYTES = 256
 
@@ -113,7 +116,7 @@ def settings(num_clients):
             yield num_clients, num_shards, max_colluders, threshold
 
 
-@pytest.mark.parametrize("limit", [2**24, 6780383, BYTES])
+@pytest.mark.parametrize("limit", [2**24, BYTES])
 @pytest.mark.parametrize("setting", [*settings(12), *settings(20)])
 def test_settings_in_use(setting, limit):
     num_clients, num_shards, max_colluders, threshold = setting
@@ -127,6 +130,17 @@ def test_settings_in_use(setting, limit):
     dealt = [len(family.dealt_by(client)) for client in range(num_clients)]
     assert max(dealt) - min(dealt) <= max_colluders
     assert sum(dealt) == len(family.sets)
+
+
+@pytest.mark.parametrize("layers", [(784, 10), (784, 64, 10), (784, 64, 64, 10), (4096, 512, 10)])
+def test_the_moduli_of_sessions(layers):
+    network = mlp(layers, input_bits=4, weight_bits=10)
+    for num_shards, max_colluders in itertools.product((1, 2), (1, 2)):
+        threshold = network.gradient_degree * (num_shards + max_colluders - 1) + 1
+        if threshold <= 20:
+            moduli = choose_field(network, CodeParameters(20, num_shards, max_colluders)).moduli
+            assert (moduli[-1] < BYTES) == (layers[0] == 4096)
+            certify(moduli, zero_sum_family(moduli, 20, num_shards, max_colluders, threshold), num_shards)
 
 
 @pytest.mark.slow
@@ -158,6 +172,16 @@ def test_holders_and_dealers():
     for client in range(7):
         assert family.held_by(client) == tuple(s for s in range(7) if client in family.holders(s))
         assert len(family.dealt_by(client)) == 1
+
+
+@pytest.mark.parametrize("setting", [(12, 1, 1, 5), (12, 2, 2, 7), (9, 1, 3, 7)])
+def test_no_coalition_deals_a_seed_that_it_may_not_know(setting):
+    num_clients, _, max_colluders, _ = setting
+    family = zero_sum_family(primes(20), *setting)
+    for coalition in itertools.combinations(range(num_clients), max_colluders):
+        known = {s for client in coalition for s in family.held_by(client)}
+        dealt = {s for client in coalition for s in family.dealt_by(client)}
+        assert dealt <= known < set(range(len(family.sets)))
 
 
 def test_threshold_two_has_one_seed_that_everybody_holds():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dresfl.coding import CodeParameters, LagrangeCode, locate_errors
-from dresfl.errors import UsageError
+from dresfl.errors import MessageError, UsageError
 from dresfl.field import ResidueField, SecretSeed
 from dresfl.model import Dense, Network
 from dresfl.protocol import Client, MemoryTable, Session
@@ -210,6 +210,9 @@ def test_wrong_arguments_are_refused(honest):
     table = MemoryTable(session)
     with pytest.raises(UsageError, match="check share"):
         combine_shares(session, table, 0, COINS, torch.zeros(1, 1))
-    count = num_combinations(session)
+    check = torch.zeros(len(session.field.moduli), num_combinations(session))
+    with pytest.raises(MessageError, match="shares of dealer 0 are missing"):
+        combine_shares(session, table, 0, COINS, check)
+    table.put(0, 0, torch.zeros(len(session.field.moduli), session.coded_rows(0), session.row_width))
     with pytest.raises(UsageError, match="coins"):
-        combine_shares(session, table, 0, b"heads", torch.zeros(len(session.field.moduli), count))
+        combine_shares(session, table, 0, b"heads", check)

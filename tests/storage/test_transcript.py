@@ -126,9 +126,8 @@ def test_a_message_that_was_cut_short_is_cut_off(everything: Path, tmp_path: Pat
         path.write_bytes(whole[:-missing])
         assert ROUNDS not in Transcript(path).weights()
         writer = TranscriptWriter(tmp_path, 1, session)
-        writer.write(
-            COORDINATOR, 1, Task(ROUNDS, torch.zeros(NETWORK.num_parameters, dtype=torch.int64)).encode(session)
-        )
+        last = Task(ROUNDS, torch.zeros(NETWORK.num_parameters, dtype=torch.int64))
+        writer.write(COORDINATOR, 1, last.encode(session))
         assert sorted(Transcript(path).weights()) == list(range(ROUNDS + 1))
 
 

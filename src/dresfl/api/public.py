@@ -23,6 +23,7 @@ from dresfl.runtimes.local import bernoulli as bernoulli_dropouts
 from dresfl.runtimes.local import from_trace as dropouts_from_trace
 from dresfl.runtimes.local import paper as paper_dropouts
 from dresfl.storage.run_folder import Measurement, Progress, Summary
+from dresfl.storage.transcript import Transcript
 
 __all__ = [
     "plan",
@@ -33,6 +34,7 @@ __all__ = [
     "Measurement",
     "Summary",
     "Progress",
+    "Transcript",
     "Model",
     "TorchModel",
     "load_model",

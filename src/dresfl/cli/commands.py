@@ -119,6 +119,9 @@ def train_command(
         list[str] | None,
         typer.Option(metavar="PARTY", help="Write down what it sees: coordinator, client-0 …, or all. Large."),
     ] = None,
+    blinded: Annotated[
+        bool, typer.Option("--blinded", help="Blind answers as real participants do: same weights, slower.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
@@ -134,7 +137,14 @@ def train_command(
     with display.RoundBar() as bar:
         watch = _watcher(bar, config)
         summary = train(
-            config, folder=data, out=folder, resume=resume, watch=watch, note=display.note, recorded=record or ()
+            config,
+            folder=data,
+            out=folder,
+            resume=resume,
+            watch=watch,
+            note=display.note,
+            recorded=record or (),
+            blinded=blinded,
         )
     display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)

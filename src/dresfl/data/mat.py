@@ -78,7 +78,7 @@ def _inflated(value: memoryview, room: int) -> tuple[int, memoryview]:
         raise ValueError("its compressed data is larger than any data set's")
     inflated = head + stream.decompress(stream.unconsumed_tail, size + 8)
     if not stream.eof:
-        raise ValueError("its compressed data ends early, or goes on after its length")
+        raise ValueError("it has a compressed element that ends early, or holds not one other")
     elements = list(islice(_elements(memoryview(inflated)), 2))
     if len(elements) != 1:
         raise ValueError("it has a compressed element that holds not one other")

@@ -6,8 +6,8 @@ f is the polynomial that an opening is about, of degree below R, and client j kn
 
 What is sent. Client j sends y_j = f(α_j) + ζ(α_j) with ζ = Σ_E r_E·c_E over the family's sets E. Each c_E lies in Z, so
 ζ lies in Z, y_j = (f + ζ)(α_j), and any R of the y_j give Σ_k (f + ζ)(β_k) = Σ_k f(β_k). Every r_E is uniform modulo p,
-independent of f and of the others. (It is expanded from a seed; a stream cipher's output replaces it.) The clients
-outside E know r_E, those in E do not.
+independent of f and of the others, and so for every coordinate, every prime and every opening anew. (A stream cipher
+expands it from a seed and the opening's label.) The clients outside E know r_E, those in E do not.
 
 Claim. Suppose that for a coalition C the codewords c_E of the sets E ⊇ C span Z_C. Then the joint distribution of all
 N values y_j, of the values f(α_c), c ∈ C, and of the seeds that C holds depends on f only through Σ_k f(β_k) and these
@@ -18,6 +18,10 @@ The rest, ζ'' = Σ_{E⊇C} r_E·c_E, is a linear image of independent uniform v
 which is Z_C. So f + ζ = (f + ζ') + ζ'' is uniform on the coset f + ζ' + Z_C. The N ≥ R values y_j and the polynomial
 f + ζ determine each other. Two polynomials f, g of degree below R with the same sum and the same values at C differ by
 an element of Z_C, so they give the same coset. The seeds that C holds are drawn independently of f. ∎
+
+Clients of C may deal seeds. A seed that C does not hold is dealt by a client outside its set E ⊇ C, thus outside C. So
+its values are uniform whatever C does. Seeds that C deals, even other ones to each holder, are part of what C knows:
+the proof holds with the values that each client adds on their account in place of ζ'.
 
 Dimension. dim Z_C = R − 1 − |C| if |C| + K ≤ R: evaluations at R or fewer distinct points are independent functionals
 on polynomials of degree below R, so the |C| evaluations at C and the sum of those at β_1 … β_K are independent. The
@@ -67,7 +71,10 @@ def coalitions_of(num_clients: int, size: int) -> Integers:
 
 
 def certify(moduli: Sequence[int], family: MaskFamily, num_shards: int) -> None:
-    """Raise InfeasiblePlan unless the family hides all but the sum from every coalition. Every client checks it."""
+    """Raise InfeasiblePlan unless the family hides all but the sum from every coalition. For any client to check.
+
+    `zero_sum_family` returns only families that pass.
+    """
     data_points, client_points = points_of(family.num_clients, num_shards, family.max_colluders)
     if family.threshold < num_shards + family.max_colluders or min(moduli) <= client_points[-1]:
         raise InfeasiblePlan(

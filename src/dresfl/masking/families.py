@@ -17,6 +17,7 @@ primes above N + K + T.
 4. For every coalition C and every prime p: missing = R − 1 − t − rank modulo p of the codewords of the sets that
    contain C (`codewords` defines them). If nothing is missing anywhere, the family is certified: end.
 5. need[C] = the largest missing of C over all primes. If this was the 64th time: refuse. Back to 3.
+   Refused too: more than 20,000 coalitions; a client that would hold more than 1,024 seeds.
 6. Of the seeds s = 0, 1, …, one after the other, the dealer is that client outside set s which has dealt the fewest so
    far; among equals the first in the order s, s+1, … modulo N.
 

@@ -206,8 +206,8 @@ class ShareStore:
         """The shares of the session's sharing, and what was found wrong with them, in words.
 
         look=False reads a slice only before its first use, for a process that lives for one message. A sharing that is
-        new here takes the place of those that were never finished. Refused if the sharing was dealt to another client number here, or dealt by this client
-        under another secret or from other rows.
+        new here takes the place of those that were never finished. Refused if the sharing was dealt to another client
+        number here, or dealt by this client under another secret or from other rows.
         """
         folder, key = self._folder(session), (session.sharing_digest, index)
         if key in self._tables:

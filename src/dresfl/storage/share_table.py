@@ -13,7 +13,8 @@ zeros: the slice has not come. A slice is held if its bytes have the digest that
 Every record has its place from the start, and both files have their full size. So a flush writes the records of the
 slices since the last one and no others, an index never grows, and a record is one write within one sector, done or not
 done. Before the first slice of another dealer comes, the files have holes: terms alone, which a coordinator may have
-invented, take no space. That there is enough of it is seen at once, and it is taken with that first slice. Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`.
+invented, take no space. That there is enough of it is seen at once, and it is taken with that first slice. Rows are
+written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`.
 
 Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest,
 and a record that does not have its check, is named, and its slice is missing. When a slice comes again whose record is

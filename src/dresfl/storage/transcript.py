@@ -6,8 +6,8 @@ A run that is recorded has a folder `transcript/` with a file for each recorded 
     one line of JSON: format, party, and the public parameters that make the session
     then, in the order seen:  length u32 | sender u16 | receiver u16 | a message of `length` bytes
 
-A message is a Task or an Answer of `dresfl.protocol`, byte by byte as a network carries it. The final weights are a Task
-whose round is the number of rounds. Sender and receiver are numbers of clients; 65535 is the coordinator, and
+A message is a Task or an Answer of `dresfl.protocol`, byte by byte as a network carries it. The final weights are a
+Task whose round is the number of rounds. Sender and receiver are numbers of clients; 65535 is the coordinator, and
 65534 as receiver means all clients. Nothing that the participant does not see is in its file: a client's has its own
 answers only, and nobody's has a decoded sum (`Transcript.sums` computes it from the answers, as the coordinator does).
 Shares are not in it: a client has them in its store.
@@ -30,8 +30,8 @@ from torch import Tensor
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, StoreError, UsageError
-from dresfl.files import disk, make_private_folder, open_private
 from dresfl.field import SecretSeed, unpacked
+from dresfl.files import disk, make_private_folder, open_private
 from dresfl.model import Network, layer_from_dict, weights_sha256
 from dresfl.protocol import Answer, Session, Task, decode_answers
 from dresfl.protocol.set_up import blinding_of, opening_label
@@ -187,7 +187,17 @@ def _whole_bytes(path: Path, start: int) -> int:
 @final
 @dataclass(frozen=True)
 class Transcript:
-    """A transcript on the disk. Its messages are read one at a time: it may be larger than the memory."""
+    """A transcript on the disk. Its messages are read one at a time: it may be larger than the memory.
+
+    >>> import tempfile
+    >>> import dresfl as dr
+    >>> clients = [([[1.0, 0.0, 0.5]], [1])] * 4
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = dr.simulate(dr.mlp((3, 2), input_bits=4, weight_bits=10), clients, rounds=5, record=folder)
+    ...     seen = dr.Transcript(Path(folder) / "transcript" / "client-2.transcript")
+    ...     seen.party, sorted(seen.weights())
+    ('client-2', [0, 1, 2, 3, 4, 5])
+    """
 
     path: Path
 

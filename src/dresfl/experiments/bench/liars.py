@@ -59,9 +59,13 @@ def measure_answers(session: Session, packed: bool, seconds: float) -> dict[str,
         "after_last_answer": last(check),
         "after_last_answer_with_liars": last(lied_to),
     }
-    found = {name: timing.median for name, timing in interleaved(calls, seconds).items()}
-    share = {f"share_of_decode{end}": found[f"after_last_answer{end}"] / found["decode"] for end in ("", "_with_liars")}
-    return {**found, **share}
+    found = interleaved(calls, seconds)
+    result: dict[str, Any] = {name: {"median": timing.median, "best": timing.best} for name, timing in found.items()}
+    for end in ("", "_with_liars"):
+        last_answer, decode = found[f"after_last_answer{end}"], found["decode"]
+        shares = {"median": last_answer.median / decode.median, "best": last_answer.best / decode.best}
+        result[f"share_of_decode{end}"] = shares
+    return result
 
 
 def measure_dealers(session: Session, folder: Path) -> dict[str, Any]:

@@ -13,15 +13,19 @@ from typing import Any
 
 import torch
 
+from dresfl.coding import CodeParameters
 from dresfl.errors import InfeasiblePlan
 from dresfl.field import ResidueField, choose_moduli
 from dresfl.kernels import chacha20_blocks
 from dresfl.masking import MaskFamily, certify, zero_sum_family
+from dresfl.model import mlp
+from dresfl.protocol.session import choose_field
 
 from .timing import interleaved
 
 _PLACES = 55_050  # parameters of 784-64-64-10
 _BITS = 180  # and headroom: nine primes
+_LAYERS = {2: (784, 10), 4: (784, 64, 10), 8: (784, 64, 64, 10)}  # by the gradient's degree
 _NARROW = 6_780_383  # the limit for sums of 784 products: primes that reject more words
 
 
@@ -60,13 +64,17 @@ def expansion(num_clients: int, threshold: int, limit: int, seconds: float) -> d
 
 
 def certificate(num_clients: int, num_shards: int, max_colluders: int, degree: int, in_bytes: bool) -> dict[str, Any]:
-    """One setting's family: its size, and the seconds to make it and to check it; or why there is none."""
+    """One setting's family: its size, and the seconds to make it and to check it; or why there is none.
+
+    The primes are a session's, or `in_bytes` all primes below 256 that have room for the points.
+    """
     threshold = degree * (num_shards + max_colluders - 1) + 1
     points = num_clients + num_shards + max_colluders
     if in_bytes:
         moduli = tuple(p for p in range(points + 1, 256) if all(p % q for q in range(2, 16)))
     else:
-        moduli = choose_moduli(_BITS, more_than=points)
+        network = mlp(_LAYERS[degree], input_bits=4, weight_bits=10)
+        moduli = choose_field(network, CodeParameters(num_clients, num_shards, max_colluders)).moduli
     found = {
         "clients": num_clients,
         "shards": num_shards,
@@ -74,7 +82,7 @@ def certificate(num_clients: int, num_shards: int, max_colluders: int, degree: i
         "degree": degree,
         "threshold": threshold,
         "primes": len(moduli),
-        "bits": 8 if in_bytes else 24,
+        "largest_prime": moduli[-1],
     }
     start = time.perf_counter()
     try:

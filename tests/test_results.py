@@ -1,5 +1,6 @@
 """The committed results: every record is a recipe's cell, and what people read was made from the records."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_every_record_is_a_cell_as_the_recipes_have_it_today() -> None:
 )
 def test_the_tables_are_made_from_the_records(name: str, text: str) -> None:
     assert (RESULTS / name).read_text(encoding="utf-8") == text
+
+
+def test_the_page_of_attacks_is_made_from_what_they_found() -> None:
+    spec = importlib.util.spec_from_file_location("attacks_table", ROOT / "tools" / "attacks_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(table)
+    lines = (RESULTS / "attacks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert table.PAGE.read_text(encoding="utf-8") == table.page([json.loads(line) for line in lines])
 
 
 def test_the_readme_shows_the_table() -> None:

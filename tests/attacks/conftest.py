@@ -12,6 +12,14 @@ import pytest
 from dresfl.kernels.threads import torch_threads
 
 
+def processor() -> str:
+    """What this machine calls its processor."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else platform.machine()
+
+
 @pytest.fixture(autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """The matrices of the short forms are too small for more."""
@@ -26,7 +34,7 @@ def report(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def write(**values: object) -> None:
         line = {"attack": request.node.path.stem.removeprefix("test_"), "test": request.node.name, **values}
-        line |= {"seconds": round(time.monotonic() - began, 1), "machine": platform.machine()}
+        line |= {"seconds": round(time.monotonic() - began, 1), "processor": processor()}
         with request.getfixturevalue("capsys").disabled():
             print(json.dumps(line), flush=True)
         if "ATTACKS" in os.environ:

@@ -1,9 +1,9 @@
 """The coordinator finds the span of a batch that is larger than the first layer is wide: by a lattice.
 
 The gradient G = Xᵀ·D has fewer columns than the batch has rows, so its columns span too little. But it is known as
-exact integers. All integer vectors u with uᵀ·G = 0 form a lattice. Those with uᵀ·Xᵀ = 0 are in it, and they are short, since
-rows are small integers, while D is huge and every other u must be long. LLL finds the short ones. What is orthogonal to
-them is the span of the rows. Batches that share a row then meet in it, as in test_span.py.
+exact integers. All integer vectors u with uᵀ·G = 0 form a lattice. Those with uᵀ·Xᵀ = 0 are in it, and they are short,
+since rows are small integers, while D is huge and every other u must be long. LLL finds the short ones. What is
+orthogonal to them is the span of the rows. Batches that share a row then meet in it, as in test_span.py.
 """
 
 from pathlib import Path

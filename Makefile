@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint types layers unit faults schedules attacks soak bench flower clean
+.PHONY: demo test test-slow lint types layers unit faults schedules attacks fuzz soak bench flower clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,13 @@ attacks: $(VENV)/.ready
 soak: ROUNDS = 10000
 soak: $(VENV)/.ready
 	$(BIN)/python -m dresfl.experiments.bench.soak --rounds $(ROUNDS)
+
+# A search for inputs that a decoder handles wrongly, so many seconds for each. What it finds stays in
+# tests/fuzzing/regressions, and `make test` tries it.
+fuzz: SECONDS = 30
+fuzz: $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	cd tests && ../$(BIN)/python -m fuzzing.search --seconds $(SECONDS) $(TARGET)
 
 # Timings; they depend on the machine, so nothing in `make test` looks at them.
 bench: $(VENV)/.ready

@@ -52,6 +52,8 @@ def fetch(session, clients, client, table):
     fetched = [(d, n) for d in range(len(ROWS)) for n in missing_slices(session, d, table)]
     for dealer, number in fetched:
         rows = slice_range(session, dealer, number)
+        if number == num_slices(session, dealer) - 1:
+            client.receive_set_up(dealer, clients[dealer].deal_set_up([client.index])[0])
         client.receive(clients[dealer].deal(client.index, rows.start, len(rows)))
     return fetched
 

@@ -106,3 +106,12 @@ def test_every_metric_is_in_the_how_to() -> None:
     metrics = re.findall(r'MetricFamily\(\s*"(\w+)"', source)
     assert len(metrics) >= 10
     assert [name for name in metrics if name not in HOW_TO] == []
+
+
+def test_every_promise_of_the_threat_model_names_its_test() -> None:
+    page = (ROOT / "docs" / "explanation" / "threat-model.md").read_text(encoding="utf-8")
+    promises = re.findall(r"^### (P\d+)\. (.*?)(?=^##)", page, re.M | re.S)
+    assert [name for name, _ in promises] == [f"P{number}" for number in range(1, len(promises) + 1)]
+    assert [name for name, text in promises if "`tests/" not in text] == []
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"(P1 to P{len(promises)})" in security

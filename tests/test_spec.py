@@ -30,6 +30,7 @@ from dresfl.protocol.messages import VERSION as protocol_version
 from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE
 from dresfl.storage.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from dresfl.storage.share_store import FORMAT as store_format
+from reference import masks
 from reference.spec import (
     SPEC,
     Invalid,
@@ -57,8 +58,8 @@ ROOT = Path(__file__).parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())
 NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 
-MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed", "Declined"]
-MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done"]
+MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed", "Declined", "Checked"]
+MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done", "Check", "Judged"]
 
 
 # -- section 2: participants ----------------------------------------------------------------------------------------
@@ -327,9 +328,10 @@ def test_the_relay() -> None:
         num_slices=1,
     )
     names = NETWORK["clients"]
-    share = opened(names[dealer], names[receiver], context, sent["sealed"])
+    content = opened(names[dealer], names[receiver], context, sent["sealed"])
     assert dealt["sealed"] == sent["sealed"]
-    assert share.hex() == NETWORK["share"]
+    assert content.hex() == NETWORK["share"] + NETWORK["set_ups"][dealer]  # it is the dealer's last slice
+    share = bytes.fromhex(NETWORK["share"])
     found = read("Share", share, **sizes())
     assert (found["dealer"], found["receiver"], found["first_row"]) == (dealer, receiver, 0)
     assert found["rows"] == NETWORK["client_rows"][dealer]
@@ -435,7 +437,77 @@ def test_the_answer() -> None:
             gradient = [x[i] * e[h] for i in range(3) for h in range(2)] + [2**s0 * e[h] for h in range(2)]
             gradient += [z[h] ** 2 * d[c] for h in range(2) for c in range(2)] + [2**s1 * d[c] for c in range(2)]
             total = [a + b for a, b in zip(total, gradient, strict=True)]
-        assert answer["residues"][channel] == [value % p for value in total]
+        masks = blinding(answer["client"], answered["round"], w, channel, p)
+        assert answer["residues"][channel] == [(value + mask) % p for value, mask in zip(total, masks, strict=True)]
+
+
+def set_up(dealer: int) -> dict[str, Any]:
+    """What client `challenged` was dealt besides rows."""
+    dealt = NETWORK["seed_dealers"].count(dealer)
+    data = bytes.fromhex(NETWORK["set_ups"][dealer])
+    return read("set-up", data, **sizes(), G=dealt, t=NETWORK["combinations"])
+
+
+def held_seeds() -> dict[int, bytes]:
+    """The seeds that client `challenged` holds, by the number of their set."""
+    found, place = {}, NETWORK["challenged"]
+    for dealer in range(len(NETWORK["clients"])):
+        numbers = [s for s, by in enumerate(NETWORK["seed_dealers"]) if by == dealer]
+        for number, (seed,) in zip(numbers, set_up(dealer)["seeds"], strict=True):
+            assert (seed == bytes(32)) == (place in NETWORK["mask_sets"][number])
+            if seed != bytes(32):
+                found[number] = seed
+    return dict(sorted(found.items()))
+
+
+def blinding(client: int, number: int, weights: list[int], channel: int, p: int) -> list[int]:
+    terms = {"session_id": bytes.fromhex(NETWORK["session_id"]), "round u32": struct.pack("<I", number)}
+    opening = joined("opening label", {**terms, "weights_sha256": weights_sha256(weights)})
+    agreement, total = json.loads(NETWORK["agreement"]), [0] * len(weights)
+    for s, seed in held_seeds().items():
+        key = hmac.digest(seed, label("dresfl blinding") + opening, "sha256")
+        factor = masks.codeword(tuple(NETWORK["mask_sets"][s]), client, agreement, p)
+        total = [x + factor * masks.blinding_word(key, p, channel, j) for j, x in enumerate(total)]
+    return total
+
+
+def test_the_mask_family() -> None:
+    agreement, sizes_ = json.loads(NETWORK["agreement"]), sizes()
+    sets = masks.windows(agreement["num_clients"], NETWORK["recovery_threshold"])
+    assert [list(members) for members in sets] == NETWORK["mask_sets"]
+    assert masks.dealers(sets, agreement["num_clients"]) == NETWORK["seed_dealers"]
+    for p in sizes_["moduli"]:
+        assert masks.is_certified(sets, agreement, NETWORK["recovery_threshold"], p)
+
+
+def test_the_check_of_the_dealers() -> None:
+    agreement, checked = json.loads(NETWORK["agreement"]), message("Checked")
+    t = masks.combinations(agreement, sizes()["moduli"][0])
+    assert t == NETWORK["combinations"]
+    coins = [secret(f"coin {name}") for name in NETWORK["clients"]]
+    assert message("Check")["coins"] == b"".join(coins)
+    assert message("Ready")["coin"] == coins[NETWORK["challenged"]]
+    commitments = [sha256(joined("coin digest", {"coin": coin})).hex() for coin in coins]
+    assert commitments == [contribution[64:] for contribution in NETWORK["contributions"]]
+    digest, width, place = bytes.fromhex(NETWORK["sharing_digest"]), sizes()["W"], NETWORK["challenged"]
+    expected: list[list[int]] = [[] for _ in sizes()["moduli"]]
+    for dealer, count in enumerate(NETWORK["client_rows"]):
+        columns, rows = masks.factors(digest, masks.common_coins(coins), t, width, count)
+        for channel, p in enumerate(sizes()["moduli"]):
+            share = dealt(dealer, place, p, channel)
+            for s in range(t):
+                inner = [sum(a * b for a, b in zip(columns[s], row, strict=True)) for row in share]
+                total = sum(rho * x for rho, x in zip(rows[s], inner, strict=True))
+                expected[channel].append((total + set_up(dealer)["check"][channel][s]) % p)
+    size = -(-max(sizes()["moduli"]).bit_length() // 8)
+    assert checked["values"] == b"".join(x.to_bytes(size, "little") for row in expected for x in row)
+    hashes = []
+    for number, seed in held_seeds().items():
+        terms = {"sharing digest": digest, "number of the set u32": struct.pack("<I", number), "seed": seed}
+        hashes.append(sha256(joined("seed digest", terms))[:16])
+    assert [found for (found,) in checked["hashes"]] == hashes
+    judged = message("Judged")
+    assert ([x for (x,) in judged["excluded"]], [x for (x,) in judged["deviating"]]) == ([2], [0, 4])
 
 
 def initial(agreement: dict[str, Any]) -> list[int]:
@@ -495,7 +567,8 @@ def test_what_stands_for_secrets_and_chance() -> None:
     for number, text in enumerate(NETWORK["mask_secrets"]):
         assert text == secret(f"masks {number}").hex()
     for name, text in zip(NETWORK["clients"], NETWORK["contributions"], strict=True):
-        assert text == secret(f"contribution {name}").hex()
+        commitment = sha256(joined("coin digest", {"coin": secret(f"coin {name}")}))
+        assert text == (secret(f"contribution {name}") + commitment).hex()
     for what in ("own bytes", "run nonce", "challenge"):
         assert NETWORK[what.replace(" ", "_")] == secret(what)[:16].hex()
     for envelope in SEALING["envelopes"]:
@@ -503,7 +576,15 @@ def test_what_stands_for_secrets_and_chance() -> None:
         assert envelope["sharing_id"] == secret("sharing")[:16].hex()
     ephemeral = X25519PrivateKey.from_private_bytes(secret("ephemeral network")).public_key().public_bytes_raw()
     assert read("envelope", message("Slice")["sealed"])["ephemeral"] == ephemeral
-    for what in ("client NUMBER", "masks NUMBER", "contribution NAME", "own bytes", "run nonce", "challenge"):
+    for what in (
+        "client NUMBER",
+        "masks NUMBER",
+        "contribution NAME",
+        "coin NAME",
+        "own bytes",
+        "run nonce",
+        "challenge",
+    ):
         assert f"`{what}`" in listed
     for what in ("ephemeral NUMBER", "ephemeral network", "sharing", "sealing NAME", "signing NAME", "tls NAME"):
         assert f"`{what}`" in listed
@@ -521,7 +602,7 @@ def test_rows_of_the_round_are_drawn_as_the_page_says() -> None:
 # -- section 10: the machines and their files ------------------------------------------------------------------
 
 MACHINES = re.findall(r"^### 10\.\d [^\n]*: `([\w/.]+)`\n(.*?)(?=^##)", SPEC, re.M | re.S)
-FINAL = {"left", "refused", "ended", "informed"}
+FINAL = {"judged", "left", "refused", "ended", "informed"}
 
 
 def machine_tables(text: str) -> list[list[list[str]]]:
@@ -541,7 +622,14 @@ def machine_class(file: str) -> type:
 
 
 def test_every_machine_is_a_file_and_every_file_a_machine() -> None:
-    assert [Path(file).stem for file, _ in MACHINES] == ["site", "coordinator", "enrolment", "relay", "opening"]
+    assert [Path(file).stem for file, _ in MACHINES] == [
+        "site",
+        "coordinator",
+        "enrolment",
+        "relay",
+        "opening",
+        "checking",
+    ]
     for file, text in MACHINES:
         assert (ROOT / file).is_file()
         assert machine_tables(text)
@@ -740,19 +828,31 @@ def test_limits() -> None:
     """The formulas of section 11, as the page writes them."""
     from dresfl.federation import Agreement, largest_message, make_session, most_sealed_bytes
     from dresfl.model import Dense
-    from dresfl.protocol import slice_rows
+    from dresfl.protocol import num_combinations, slice_rows
 
     formula = re.search(r"message, either way \| (\d+ \+ max\(.*?\)) bytes", SPEC)
     sealed = re.search(r"sealed slice \| (\S.*?) bytes", SPEC)
     assert formula
     assert sealed
-    for size, clients in ((3, 5), (50_000, 5), (3, 3000)):
+    for size, clients in ((3, 5), (50_000, 5), (3, 500)):
         agreement = Agreement((Dense(2),), (size,), num_clients=clients, rounds=5)
         session = make_session(agreement, (1,) * clients, b"", b"")
         moduli, width, c = len(session.field.moduli), size + 2, session.field.residue_bytes
         most = max(1, 2**20 // (moduli * width * c))
         assert most == slice_rows(session)
-        names = {"M": moduli, "P": session.network.num_parameters, "c": c, "Q": most, "W": width, "N": clients}
+        family, t = session.mask_family, num_combinations(session)
+        most_dealt = max(len(family.dealt_by(dealer)) for dealer in range(clients))
+        names = {
+            "S": len(family.sets),
+            "D": most_dealt,
+            "t": t,
+            "M": moduli,
+            "P": session.network.num_parameters,
+            "c": c,
+            "Q": most,
+            "W": width,
+            "N": clients,
+        }
 
         def value(text: str, names: dict[str, int] = names) -> int:
             return int(eval(text.replace("·", "*"), {"max": max}, names))  # noqa: S307 - a formula of our own page

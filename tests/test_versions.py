@@ -48,7 +48,7 @@ def refusal(consortium: Consortium, hello: bytes) -> Refused:
 
 
 def agreement_of_version_1(consortium: Consortium) -> bytes:
-    return consortium.agreement.encode().replace(b"dresfl agreement 2", b"dresfl agreement 1")
+    return consortium.agreement.encode().replace(b"dresfl agreement 3", b"dresfl agreement 1")
 
 
 def test_a_hello_of_version_1(consortium: Consortium) -> None:
@@ -57,14 +57,20 @@ def test_a_hello_of_version_1(consortium: Consortium) -> None:
 
 def test_a_hello_of_version_2(consortium: Consortium) -> None:
     """That of dresfl 0.2: it has no instance."""
-    hello = Hello(Introduction(9, bytes(32)), bytes(16), consortium.agreement.encode()).encode()
-    assert "version 2 of the protocol" in str(refusal(consortium, hello[:1] + b"\x02" + hello[2:86] + hello[94:]))
+    hello = Hello(Introduction(9, bytes(64)), bytes(16), consortium.agreement.encode()).encode()
+    assert "version 2 of the protocol" in str(refusal(consortium, hello[:1] + b"\x02" + hello[2:38] + hello[70:118] + hello[126:]))
+
+
+def test_a_hello_of_version_3(consortium: Consortium) -> None:
+    """Its contribution has no commitment to a coin."""
+    hello = Hello(Introduction(9, bytes(64)), bytes(16), consortium.agreement.encode()).encode()
+    assert "version 3 of the protocol" in str(refusal(consortium, hello[:1] + b"\x03" + hello[2:38] + hello[70:]))
 
 
 def test_an_agreement_of_version_1(consortium: Consortium) -> None:
-    hello = Hello(Introduction(9, bytes(32)), bytes(16), agreement_of_version_1(consortium))
+    hello = Hello(Introduction(9, bytes(64)), bytes(16), agreement_of_version_1(consortium))
     found = str(refusal(consortium, hello.encode()))
-    assert "format: dresfl agreement 2 here, dresfl agreement 1 there" in found
+    assert "format: dresfl agreement 3 here, dresfl agreement 1 there" in found
 
 
 def test_the_folder_of_a_run_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
@@ -75,10 +81,10 @@ def test_the_folder_of_a_run_of_version_1(consortium: Consortium, tmp_path: Path
 
 
 def test_terms_of_version_1(consortium: Consortium) -> None:
-    settled = Terms.settle([Introduction(9, bytes(32))] * consortium.clients)
+    settled = Terms.settle([Introduction(9, bytes(64))] * consortium.clients)
     stored = json.loads(settled.to_json(consortium.agreement))
     assert Terms.from_json(json.dumps(stored).encode(), consortium.agreement) == settled
-    del stored["sha256"], stored["agreement"], stored["session"]  # new in 3
+    del stored["sha256"], stored["agreement"], stored["session"], stored["verdict"]  # new since then
     for old in (1, 2):
         with pytest.raises(CheckpointError, match=f"'dresfl terms {old}' is not known here"):
             Terms.from_json(json.dumps({**stored, "format": f"dresfl terms {old}"}).encode(), consortium.agreement)
@@ -150,7 +156,7 @@ def test_a_coordinator_of_version_1_is_named(consortium: Consortium) -> None:
         await listener.start()
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Refused, match="does not speak version 3"):
+                with pytest.raises(Refused, match="does not speak version 4"):
                     await there.start_client(0)
         finally:
             await listener.stop(0)
@@ -162,4 +168,4 @@ def test_the_refusals_say_what_to_do(consortium: Consortium) -> None:
     found: DresError = refusal(consortium, HELLO_OF_VERSION_1)
     assert "same release" in found.hint
     other = replace(consortium.agreement, seed=3).encode()
-    assert refusal(consortium, Hello(Introduction(9, bytes(32)), bytes(16), other).encode()).hint
+    assert refusal(consortium, Hello(Introduction(9, bytes(64)), bytes(16), other).encode()).hint

@@ -130,7 +130,7 @@ def read_file(path: Path, limit: int, *, private: bool = False, error: type[Dres
                 f"{path} is private, but its mode {stat.S_IMODE(status.st_mode):04o} lets other users at it",
                 f"chmod 600 {path}; if others may have read a key in it, make a new one",
             )
-        data = file.read(limit + 1)
+        data = file.read(min(limit, status.st_size) + 1)  # so much memory is taken at once, whatever is in the file
     if len(data) > limit:
         raise error(f"{path} is larger than {limit} bytes, the most that such a file may have")
     return data
@@ -234,7 +234,10 @@ def read_record(
     line, newline, check = data.partition(b"\n")
     if check != hashlib.sha256(line + newline).hexdigest().encode() + b"\n":
         raise StoreError(f"{path} is damaged", hint)
-    body = json.loads(line)  # written by `write_record`: the check has passed
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):  # whoever wrote it, it was not `write_record`
+        body = None
     if not isinstance(body, dict):
-        raise StoreError(f"{path} is not a record of dresfl")
+        raise StoreError(f"{path} is not a record of dresfl", hint)
     return body

@@ -44,6 +44,15 @@ def test_plan_of_the_papers_setting(dresfl: Run, tmp_path: Path):
     assert plan["upload_bytes"] == 24 + 55050 * 3 * len(plan["moduli"])
     assert plan["share_bytes_per_client"] == 60_000 * 794 * 3 * len(plan["moduli"])
     assert any("span" in warning for warning in plan["warnings"])
+    assert plan["mask_seeds"] == 13  # N − R + 2
+
+
+def test_plan_warns_of_a_setting_whose_answers_cannot_be_blinded(dresfl: Run, tmp_path: Path):
+    """A network refuses it, and the simulation does not mind."""
+    result = dresfl("plan", "--clients", "200", "--layers", "8,4", "--colluders", "4", "--json", cwd=tmp_path)
+    plan = json.loads(result.stdout)
+    assert (result.returncode, plan["feasible"], plan["mask_seeds"]) == (0, True, None)
+    assert any("over a network this setting is refused" in warning for warning in plan["warnings"])
 
 
 def test_plan_says_what_the_modes_protect(dresfl: Run, tmp_path: Path):

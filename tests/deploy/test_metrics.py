@@ -32,6 +32,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
             clients = network.start_clients()
             refusals[0] = 3
             async with network.pause_after(4):
+                network.machine.training._lies[2] = 3
                 text = await asyncio.to_thread(get, port, "/metrics")
                 state = json.loads(await asyncio.to_thread(get, port, "/health"))
             await network.finish(coordinator, clients)
@@ -44,6 +45,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         assert float(values["dresfl_answers_total"]) >= 5 * 5
         assert float(values["dresfl_relayed_bytes_total"]) > 0
         assert float(values["dresfl_refusals_total"]) == 3
+        assert float(values['dresfl_liars_total{client="2"}']) == 3
 
     asyncio.run(run())
 

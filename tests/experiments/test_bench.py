@@ -16,7 +16,7 @@ from dresfl.cli import main
 from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.experiments import bench
-from dresfl.experiments.bench import peers, products, stages, timing
+from dresfl.experiments.bench import liars, peers, products, stages, timing
 from dresfl.experiments.bench.growth import STAGES, Sweep
 from dresfl.experiments.bench.run import machine
 from dresfl.experiments.bench.stages import Setting
@@ -45,6 +45,16 @@ def results() -> dict[str, Any]:
     found = bench.measure(TINY)
     assert torch.get_num_threads() == before
     return found
+
+
+def test_the_check_for_liars_is_measured(tmp_path: Path) -> None:
+    session = replace(SMALL, code=CodeParameters(num_clients=7, batch_size=4, max_liars=1)).session("cpu")
+    for packed in (True, False):
+        found = liars.measure_answers(session, packed, seconds=0.0)
+        assert all(positive(value) for values in found.values() for value in values.values())
+        assert {"share_of_decode", "sums_of_an_answer"} <= found.keys()
+    dealers = liars.measure_dealers(SMALL.session("cpu"), tmp_path)
+    assert positive(dealers["seconds"])
 
 
 def positive(number: Any) -> bool:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from dresfl.errors import DresError, MessageError
 from dresfl.federation.terms import coin_commitment
-from dresfl.field import Residues, SecretSeed, unpacked
-from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
 from dresfl.field import Octets, Residues, SecretSeed, octets_of, unpacked
-from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, num_slices, slice_range, slice_rows
+from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
 
 Place = tuple[int, int]  # a dealer and the number of a slice
 

@@ -20,7 +20,7 @@ ROW_COUNTS = (3, 2, 5, 2, 4, 3)
 class Setting:
     """Keys, rows, agreement. Nothing in it changes, so schedules share it."""
 
-    def __init__(self, layers: tuple[Layer, ...], num_clients: int, rounds: int) -> None:
+    def __init__(self, layers: tuple[Layer, ...], num_clients: int, rounds: int, max_liars: int = 0) -> None:
         self.coordinator = Identity.create("coordinator")
         self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
         self.roster = Roster.create(self.coordinator, self.coordinator.card, [client.card for client in self.clients])
@@ -32,6 +32,7 @@ class Setting:
             input_bits=3,
             weight_bits=6,
             batch_size=4,
+            max_liars=max_liars,
             roster=self.roster.digest,
             rows_can_be_computed="accepted",
         )
@@ -82,6 +83,12 @@ class Setting:
 def linear(rounds: int = 4) -> Setting:
     """Five clients, of whom three must answer."""
     return Setting((Dense(3),), 5, rounds)
+
+
+@functools.cache
+def watched(num_clients: int, rounds: int = 3) -> Setting:
+    """Clients of whom five must answer, and one may lie."""
+    return Setting((Dense(3),), num_clients, rounds, max_liars=1)
 
 
 @functools.cache

@@ -38,8 +38,8 @@ COIN = bytes(32)
 class Run:
     """A coordinator, and clients that say what they are told to."""
 
-    def __init__(self, settings=None, terms=None, checkpoint=None, rounds=2):
-        self.setting = linear(rounds)
+    def __init__(self, settings=None, terms=None, checkpoint=None, rounds=2, setting=None):
+        self.setting = setting or linear(rounds)
         self.now = 100.0
 
         def make_training(session):
@@ -76,7 +76,7 @@ class Run:
     def hold(self, client):
         """Say that everything is held."""
         actions = []
-        for dealer in CLIENTS:
+        for dealer in range(self.setting.num_clients):
             actions += self.say(client, Holding(dealer, (1 << num_slices(self.session, dealer)) - 1))
         return actions
 
@@ -89,15 +89,17 @@ class Run:
 
     def all_enrolled(self):
         """Everybody has said Hello, and the shares are made."""
-        actions = [action for client in CLIENTS for action in self.join(client)]
+        actions = [action for client in range(self.setting.num_clients) for action in self.join(client)]
         self.make_clients()
         return actions
 
     def make_clients(self):
         rows = self.setting.rows
-        self.clients = [Client(self.session, i, SecretSeed(bytes([i]) * 32), *rows[i]) for i in CLIENTS]
+        self.clients = [
+            Client(self.session, i, SecretSeed(bytes([i]) * 32), *rows[i]) for i in range(self.setting.num_clients)
+        ]
         for dealer in self.clients:
-            for share in dealer.deal_to(CLIENTS):
+            for share in dealer.deal_to(range(len(self.clients))):
                 self.clients[share.receiver].receive(share)
 
     def training(self, ready=CLIENTS):

@@ -16,7 +16,7 @@ from dresfl.federation.actions import Action, Record, SendToCoordinator, StoreTe
 from dresfl.protocol import MemoryAnswers
 
 from . import memory_store
-from .world import BENT_WEIGHTS, Broken, play
+from .world import BENT, BENT_WEIGHTS, Broken, play
 
 CHUNK = 50
 
@@ -51,6 +51,8 @@ def test_faults_are_played() -> None:
         outcomes[outcome] += 1
     assert min(played.values()) >= 5, played
     assert len(played) == 15
+    for seed in range(60):  # answers that are bent cannot be decoded
+        outcomes[play(seed, {BENT: 1})[0]] += 1
     assert {"exact", "skipped", "round refused"} <= set(outcomes)
 
 
@@ -160,11 +162,32 @@ def shares_that_are_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def a_client_that_does_not_blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = workplace.Workplace._join
+
+    def without(self: Any, *arguments: Any) -> Any:
+        self._blinded = self.index != 1
+        return join(self, *arguments)
+
+    monkeypatch.setattr(workplace.Workplace, "_join", without)
+
+
+def a_verdict_sent_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = coordinator.Coordinator._has_checked
+
+    def hasty(self: Any, *arguments: Any) -> list[Action]:
+        return sorted(checked(self, *arguments), key=lambda action: isinstance(action, StoreTerms))
+
+    monkeypatch.setattr(coordinator.Coordinator, "_has_checked", hasty)
+
+
 MUTATIONS: list[tuple[Patch, str, dict[str, int] | None]] = [
     (record_after_sending, "before the record", None),
     (terms_stored_after_sending, "not on the disk", None),
     (stale_hello_kept, "were there", None),
-    (no_check_of_secret_and_rows, "without a reason", {"other rows": 1, "kill client": 1}),
+    (no_check_of_secret_and_rows, "other weights|gives up", {"other rows": 1, "kill client": 1}),
+    (a_client_that_does_not_blind, "without a reason", None),
+    (a_verdict_sent_before_it_is_stored, "verdict was sent", None),
     (acknowledged_before_it_is_on_the_disk, "not on the disk", None),
     (answered_rounds_forgotten, "two sets of weights", {BENT_WEIGHTS: 3, "kill client": 1}),
     (asked_of_a_dealer_that_left, "seed", None),

@@ -49,7 +49,20 @@ from dresfl.federation.actions import (
     StoreTerms,
     Work,
 )
-from dresfl.federation.messages import Ack, Begin, Done, Hello, Holding, Message, Ready, Relayed, Weights
+from dresfl.federation.messages import (
+    Ack,
+    Begin,
+    Checked,
+    Done,
+    Hello,
+    Holding,
+    Judged,
+    Message,
+    Ready,
+    Relayed,
+    Weights,
+)
+from dresfl.masking import Blinding
 from dresfl.model import Network, weights_sha256
 from dresfl.protocol import Client, Session, Task, Training, num_slices, slices
 from dresfl.protocol import session as session_module
@@ -290,7 +303,7 @@ class World:
                 self.note("coordinator:", action.event, action.fields)
             case StoreTerms():
                 self.note("coordinator stores terms")
-                if len(machine.connected) < self.setting.num_clients:
+                if disk.terms is None and len(machine.connected) < self.setting.num_clients:
                     raise self.broken(f"the terms were settled when only {machine.connected} were there")
                 disk.terms = action.terms.to_json(self.setting.agreement)
             case Record():
@@ -343,6 +356,10 @@ class World:
         if isinstance(action.message, Begin):
             if self.disk.terms != action.message.terms.to_json(self.setting.agreement):
                 raise self.broken("terms were sent that are not on the disk")
+        elif isinstance(action.message, Judged):
+            terms = None if self.disk.terms is None else Terms.from_json(self.disk.terms, self.setting.agreement)
+            if terms is None or terms.verdict != action.message.verdict:
+                raise self.broken("a verdict was sent that is not on the disk")
         elif isinstance(action.message, (Weights, Done)):
             server = self.server
             assert server is not None
@@ -747,14 +764,18 @@ class World:
         """Change one byte of a message. The client is restarted some time later, if the run is not over by then."""
         data, client = bytearray(way[place]), link.client
         spare = self.setting.num_clients - self.setting.session.recovery_threshold
-        victims = {victim for victim, what in self.bent.items() if "weights" in what} | {client}
-        if data[0] == Weights.KIND and len(victims) > spare:
+        lasting = (Weights.KIND, Judged.KIND, Checked.KIND)
+        victims = {victim for victim, what in self.bent.items() if what & {"weights", "judged", "checked"}} | {client}
+        if data[0] in lasting and len(victims) > spare:
             return False  # then nobody would be left who can answer that round
+        if data[0] == Checked.KIND and any("checked" in what for what in self.bent.values()):
+            return False  # two would be enough to exclude a dealer
         where = self.random.randrange(len(data))
         data[where] ^= self.random.randrange(1, 256)
         what = self.bent.setdefault(client, set())
         what.add(BENT)
-        for kind, name in ((Weights.KIND, "weights"), (Done.KIND, "done"), (Hello.KIND, "hello")):
+        named = (Weights, "weights"), (Done, "done"), (Hello, "hello"), (Judged, "judged"), (Checked, "checked")
+        for kind, name in ((message.KIND, name) for message, name in named):
             if way[place][0] == kind:
                 what.add(name)
         self.note("FAULT bend", link, "up" if way is link.up else "down", "kind", way[place][0], "byte", where)
@@ -805,7 +826,7 @@ class World:
     def check(self) -> str:
         """How it ended, in a word; Broken if not as it must."""
         for client in self.refused_for_good():
-            if "hello" not in self.bent.get(client, ()):
+            if not self.bent.get(client, set()) & {"hello", "judged"}:
                 raise self.broken(f"client {client} was refused for good: {self.given_up[client][-1]}")
             return "refused"
         outcomes = self.disk.outcomes
@@ -873,6 +894,27 @@ REMEMBERED: list[tuple[Any, str, Any]] = [
                 first,
                 count,
             ),
+        ),
+        (
+            Client,
+            "deal_set_up",
+            lambda self, receivers: (self.session.sharing_id, self._secret.tag(), self.index, tuple(receivers)),
+        ),
+        (
+            workplace_module,
+            "combine_shares",
+            lambda session, table, dealer, coins, check: (
+                session.sharing_id,
+                dealer,
+                coins,
+                _tensor_key(check),
+                *(table.packed_rows(dealer, row, row + 1).tobytes() for row in range(session.coded_rows(dealer))),
+            ),
+        ),
+        (
+            Blinding,
+            "values",
+            lambda self, label, count: (label, count, tuple(seed.tag() for seed in self.seeds)),
         ),
         (Session, "batch_rows", lambda self, number: (self.session_id, number)),
         (

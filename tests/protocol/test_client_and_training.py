@@ -15,7 +15,7 @@ from dresfl.errors import CheckpointError, DataError, MessageError
 from dresfl.field import Domain, SecretSeed, choose_moduli
 from dresfl.model import mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, MemoryTable, Session, Share, Task, Training
+from dresfl.protocol import Answer, Client, MemoryTable, Session, Share, Task, Training, coded_gradient
 from dresfl.quantize import stochastic_round
 from reference import integer_gradient
 
@@ -249,6 +249,31 @@ def test_a_client_without_all_shares_does_not_answer():
     client.receive(clients[-1].deal(0, 2, 1))
     assert client.ready
     assert torch.equal(client.answer(training.task()).residues, clients[0].answer(training.task()).residues)
+
+
+def test_a_client_answers_without_the_shares_of_an_excluded_dealer():
+    session, clients, _ = make()
+    session = session.without([2])
+    client = bare_client(session)
+    for dealer in clients:
+        if dealer.index != 2:
+            client.receive(dealer.deal(0))
+    assert not client.ready
+    everything = deal(session)
+    for number in range(5):
+        task = Task(number, session.network.initial_weights(session.stream))
+        assert torch.equal(client.answer(task).residues, coded(session, clients, task))
+        assert 2 not in session.batch_rows(number).dealers
+    training = Training(session, ADAM, rounds=2)
+    assert play(training, everything).outcome == "stepped"
+
+
+def coded(session, clients, task):
+    """Client 0's answer, from rows that the dealers deal it now."""
+    batch = session.batch_rows(task.round_number)
+    pairs = zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)
+    rows = torch.cat([clients[dealer].deal(0, row, 1).residues for dealer, row in pairs], 1)  # (M,B,W)
+    return coded_gradient(session, task.weights, rows.unsqueeze(1))[:, 0]
 
 
 def test_a_share_for_another_client_is_refused():

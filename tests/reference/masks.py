@@ -4,7 +4,9 @@ import itertools
 import math
 from typing import Any
 
-from .spec import joined, public_key, sha256, word
+from .spec import blinding_word, joined, public_key, sha256, word
+
+__all__ = ["blinding_word"]
 
 
 def windows(clients: int, threshold: int) -> list[tuple[int, ...]]:
@@ -14,11 +16,11 @@ def windows(clients: int, threshold: int) -> list[tuple[int, ...]]:
 
 
 def dealers(sets: list[tuple[int, ...]], clients: int) -> list[int]:
-    """Who makes the seed of each set: of its holders the one that deals fewest of those before, then the lowest."""
+    """Who makes the seed of each set: of its holders the one that deals fewest of those before, then the next one."""
     dealt, found = [0] * clients, []
-    for members in sets:
-        holders = [client for client in range(clients) if client not in members]
-        dealer = min(holders, key=lambda client: (dealt[client], client))
+    for s, members in enumerate(sets):
+        holders = [(s + i) % clients for i in range(clients) if (s + i) % clients not in members]
+        dealer = min(holders, key=dealt.__getitem__)
         dealt[dealer] += 1
         found.append(dealer)
     return found

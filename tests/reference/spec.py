@@ -106,7 +106,8 @@ def pack(name: str, /, **fields: Any) -> bytes:
         value = int(fixed) if fixed else fields.pop(field)
         if isinstance(value, bytes):
             count = kind.removesuffix(" bytes")
-            right = is_rest(kind) or kind.startswith("residues") or count == "length" or len(value) == int(count)
+            any_length = is_rest(kind) or kind.startswith("residues") or " x (" in kind or count == "length"
+            right = any_length or len(value) == int(count)
             assert right, f"SPEC.md has {kind} for {name}.{field}"
         out += value if isinstance(value, bytes) else struct.pack("<" + forms[plain], value)
     assert not fields, f"SPEC.md has no {list(fields)} in {name}"

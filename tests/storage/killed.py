@@ -14,7 +14,7 @@ import torch
 import five_clients
 from dresfl.errors import StoreError
 from dresfl.federation.sealed_slices import missing_slices
-from dresfl.protocol import Client, Task, slice_range, slices
+from dresfl.protocol import Client, Task, num_slices, slice_range, slices
 from dresfl.storage import ShareStore, data_digest
 from five_clients import dealers, fetch, rows_of, session_of
 
@@ -33,6 +33,8 @@ def work(folder: Path, promise) -> None:
         for dealer in range(5):
             for number in missing_slices(session, dealer, table):
                 rows = slice_range(session, dealer, number)
+                if number == num_slices(session, dealer) - 1:
+                    client.receive_set_up(dealer, clients[dealer].deal_set_up([INDEX])[0])
                 client.receive(clients[dealer].deal(INDEX, rows.start, len(rows)))
                 if dealer % 2:
                     table.flush()

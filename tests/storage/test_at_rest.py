@@ -166,6 +166,21 @@ def test_a_sealed_store_holds_the_same_shares_and_shows_none(tmp_path, monkeypat
             assert (rows_in(table, session) == plain).all()
 
 
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "sealed"])
+@pytest.mark.parametrize("look", [True, False])
+def test_packed_rows_are_the_same_rows(tmp_path, key, look):
+    filled(tmp_path / "store", key)
+    session = session_of()
+    with ShareStore.open(tmp_path / "store", data_digest(*rows_of(INDEX)), key=key) as store:
+        table, _ = store.table(session, INDEX, look)
+        for dealer, first, last in ((0, 0, ROWS[0]), (3, 2, 5), (4, 4, 5)):
+            numbers = torch.arange(first, last)
+            rows = table.rows(torch.full_like(numbers, dealer), numbers)  # (M,rows,W)
+            packed = table.packed_rows(dealer, first, last)
+            assert packed.shape == (last - first, rows.shape[0], rows.shape[2] * session.field.residue_bytes)
+            assert packed.swapaxes(0, 1).tobytes() == session.field.pack(rows)
+
+
 def test_a_store_of_another_key_is_named_and_not_called_damaged(tmp_path):
     filled(tmp_path / "sealed", KEY)
     filled(tmp_path / "plain", None)

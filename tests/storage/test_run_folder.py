@@ -3,12 +3,13 @@
 import json
 
 import pytest
+import torch
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import CheckpointError
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import RoundRecord, Session, Training
+from dresfl.protocol import Answer, RoundRecord, Session, Training
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel, read_model
 from dresfl.storage.run_folder import RunRecorder, read_metrics, read_summary, restore, summarise
@@ -51,6 +52,28 @@ def test_a_whole_run(tmp_path, accuracy, wanted):
     assert (written["alarms"], written["skipped_rounds"], written["train_rows"]) == (2, 2, 15)
     assert written["reliable_clients"] is None
     assert read_model(tmp_path / "model.safetensors").network == current.session.network
+
+
+def test_liars_are_written_down_and_counted(tmp_path):
+    session = Session(
+        mlp((3, 2), input_bits=4, weight_bits=10), CodeParameters(5, max_liars=1), client_rows=(5, 4, 6, 3, 2), seed=0
+    )
+    current = Training(session, Optimizer(), rounds=3)
+    with RunRecorder(current, accuracy=None, evaluate_every=3, folder=RunFolder(tmp_path)) as recorder:
+        for liars in ((4,), (), (4,)):
+            for client in range(5):  # a constant polynomial, but for the liar's value
+                residues = session.field.embed(torch.full((session.network.num_parameters,), 7 + (client in liars)))
+                record = current.receive(Answer(current.round_number, client, residues))
+            assert record.liars == liars
+            recorder.count(record, 5)
+            recorder.measure(record)
+        recorder.checkpoint()
+        summary = summarise(current, recorder.progress, name="x", engine="grpc")
+    assert [line["liars"] for line in read_metrics(tmp_path) if "liars" in line] == [[4], [4]]
+    assert (summary.liars, summary.answers_needed, summary.recovery_threshold) == ({"4": 2}, 5, 3)
+    again = Training(session, Optimizer(), rounds=3)
+    restore(again, RunFolder(tmp_path))
+    assert again.lies == {4: 2}
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from dresfl.federation import make_session
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import choose_moduli
 from dresfl.files import write_record
-from dresfl.protocol import Client, Share, Task, num_slices, row_bytes, slice_range, slice_rows
+from dresfl.protocol import Client, Share, Task, Verdict, num_slices, row_bytes, slice_range, slice_rows
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.answered_rounds import _CHUNK
 from five_clients import AGREEMENT, NONCE, ROWS, all_slices, dealers, fetch, rows_of, session_of
@@ -46,6 +47,7 @@ def filled(folder, session=None):
     with open_store(folder) as store:
         client, table = opened(store, session)
         assert fetch(session, dealers(session, store.secret(session), INDEX), client, table) == all_slices(session)
+        store.keep_verdict(session, Verdict())
         return answers(client)
 
 
@@ -196,6 +198,7 @@ def test_parts_of_slices_are_refused_and_whole_ones_taken_once(tmp_path):
         for first, count in ((0, 2), (1, 3), (3, 4), (6, 1)):
             with pytest.raises(MessageError, match="not whole slices"):
                 client.receive(dealer.deal(INDEX, first, count))
+        client.receive_set_up(3, dealer.deal_set_up([INDEX])[0])
         client.receive(dealer.deal(INDEX, 3, 5))  # the second slice and the short last one
         assert table.missing(3) == [range(0, 3)]
         assert missing_slices(session, 3, table) == [0]
@@ -350,7 +353,7 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
     first = filled(folder)
     sharing = folder / session.sharing_id.hex()
     names = {path.relative_to(folder).suffix or path.name for path in files(folder)}
-    assert names == {".json", ".rows", ".index", ".answered", "secret"}
+    assert names == {".json", ".rows", ".index", ".setup", ".answered", "secret"}
     for path in files(folder):
         size = path.stat().st_size
         step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else max(1, size // 9)
@@ -369,8 +372,18 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
                         store.answered(session)
                     damage(path, place)
                     continue
+                if path.name == "verdict.json":
+                    assert store.verdict(session) is None
+                    assert f"{path} is damaged" in caplog.text
+                    damage(path, place)
+                    continue
                 client, table = opened(store, session)
                 assert f"{path} is damaged" in caplog.text
+                if path.suffix == ".setup":
+                    clients = dealers(session, store.secret(session), INDEX)
+                    last = [(dealer, num_slices(session, dealer) - 1) for dealer in range(len(ROWS))]
+                    assert fetch(session, clients, client, table) == last
+                    continue  # and it is written again
                 if path.name == "sharing.json":
                     assert table.complete
                     continue  # and it was written again
@@ -388,7 +401,7 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
     with open_store(folder) as store:
         assert opened(store, session)[1].complete
     assert not caplog.text
-    assert len(files(sharing)) == 4
+    assert len(files(sharing)) == 6
 
 
 def slice_at(session, suffix, place):
@@ -587,16 +600,59 @@ def full(*arguments, **more):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_stays_taken(tmp_path, monkeypatch):
+def test_too_small_a_disk_is_known_before_anything_travels_and_nothing_is_taken(tmp_path, monkeypatch):
     session = session_of()
-    real, calls = os.posix_fallocate, iter(range(99))
     with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
-        patched.setattr(os, "posix_fallocate", lambda *a: full() if next(calls) == 1 else real(*a))
-        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*shares.rows: No space left") as caught:
+        patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=512))
+        with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*: No space left") as caught:
             store.table(session, INDEX)
         assert "free some space" in caught.value.hint
         assert not list((tmp_path / "s" / session.sharing_id.hex()).glob("shares.*"))
     filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store, monkeypatch.context() as patched:
+        patched.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=512))
+        assert opened(store, session)[1].complete  # what is there needs no more space
+
+
+def test_space_is_taken_when_the_first_slice_of_another_dealer_comes(tmp_path, monkeypatch):
+    session, calls = session_of(), []
+    real = os.posix_fallocate
+    with open_store(tmp_path / "s") as store:
+        monkeypatch.setattr(os, "posix_fallocate", lambda *a: (calls.append(a), real(*a)))
+        client, _ = opened(store, session)
+        clients = dealers(session, store.secret(session), INDEX)
+        client.receive(clients[INDEX].deal(INDEX))
+        assert not calls
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "posix_fallocate", full)
+            with pytest.raises(StoreError, match=r"cannot keep \d+ bytes in .*: No space left"):
+                client.receive(clients[3].deal(INDEX))
+        client.receive(clients[3].deal(INDEX))
+        assert len(calls) == 2
+        client.receive(clients[1].deal(INDEX))
+        assert len(calls) == 2
+        assert not client.ready
+
+
+def test_a_new_sharing_takes_the_place_of_those_that_were_never_finished(tmp_path):
+    finished, begun, answered, new = (session_of(nonce=bytes([i]) * 32) for i in range(4))
+    filled(tmp_path / "s", finished)
+    filled(tmp_path / "s", answered)
+    with open_store(tmp_path / "s") as store:
+        log = store.answered(answered)
+        store.forget(answered.sharing_id.hex())
+        opened(store, begun)
+        client, table = opened(store, answered)  # it begins again: what it answered is noted
+        client.receive(dealers(answered)[3].deal(INDEX, 0, 3))
+        assert table.missing(3) == [range(3, 8)]
+        assert not (tmp_path / "s" / begun.sharing_id.hex()).exists()
+        opened(store, new)
+        assert {sharing.identity for sharing in store.sharings()} == {s.sharing_id.hex() for s in (finished, new)}
+        assert store.answered(answered) is not log
+        assert not store.answered(answered).claim(0, bytes(32))
+        assert opened(store, finished)[0].ready
+        client, table = opened(store, answered)
+        assert fetch(answered, dealers(answered, store.secret(answered), INDEX), client, table) == all_slices(answered)
 
 
 @pytest.mark.parametrize("where", ["pwrite", "fsync", "fdatasync"])

@@ -7,6 +7,7 @@ from typing import Any, final
 
 from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.masking import zero_sum_family
 from dresfl.model import Network
 from dresfl.protocol import Answer, choose_field
 from dresfl.protocol.protection import Protection, protections
@@ -40,6 +41,7 @@ class Plan:
     upload_bytes: int
     rows: int
     share_bytes_per_client: int
+    mask_seeds: int | None  # the most that a client holds and expands in each round; None: no certified family
     warnings: tuple[str, ...]
     protection: tuple[Protection, ...]
 
@@ -52,23 +54,23 @@ class Plan:
         if self.feasible:
             return
         clients, degree = self.num_clients, self.gradient_degree
-        shards, colluders = self.num_shards, self.max_colluders
-        outvoting = self.answers_needed - self.recovery_threshold
+        shards, colluders, liars = self.num_shards, self.max_colluders, self.max_liars
+        honest = max(1, clients - 2 * liars)  # answers that are left to decode if so many liars are to be outvoted
+        room = (honest - 1) // degree + 1  # the largest K+T that these clients allow
         nearest = [f"{self.answers_needed} clients"]
-        if outvoting and self.recovery_threshold <= clients:
+        if self.recovery_threshold <= clients:
             nearest.append(f"{(clients - self.recovery_threshold) // 2} liars")
-        room = max(0, clients - outvoting - 1) // degree + 1  # the largest K+T that these clients allow
         if room > colluders:
             nearest.append(f"{room - colluders} shards and {colluders} colluders")
         if 2 <= room <= colluders:
             nearest.append(f"1 shard and {room - 1} colluders")
-        squares = int(math.log2(max(1, clients - outvoting - 1) / max(1, shards + colluders - 1))) - 1
+        squares = int(math.log2(max(1, honest - 1) / max(1, shards + colluders - 1))) - 1
         if 2 ** (squares + 1) < degree and squares >= 0:
             nearest.append(f"a network of {squares} square layers, degree {2 ** (squares + 1)}")
         raise InfeasiblePlan(
-            f"{clients} clients cannot decode: degree {degree}, K = {shards} and T = {colluders} need "
-            f"{self.recovery_threshold} answers"
-            + (f", and {self.max_liars} liars {outvoting} more" if outvoting else ""),
+            f"{clients} clients cannot decode: degree {degree}, K = {shards}"
+            + (f", T = {colluders} and A = {liars}" if liars else f" and T = {colluders}")
+            + f" need {self.answers_needed} answers",
             "feasible: " + ", or ".join(nearest),
         )
 
@@ -96,28 +98,39 @@ def plan(
     code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
     if rows < 1:
         raise UsageError(f"rows must be at least 1, not {rows}")
-    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
-    answers = needed + 2 * code.max_liars
+    threshold = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    needed = threshold + 2 * code.max_liars
     field = choose_field(network, code)
     residues = len(field.moduli) * field.residue_bytes
+    seeds, found = _mask_seeds(field.moduli, code, threshold) if needed <= code.num_clients else (None, [])
     row_width = network.input_size + network.num_classes
     return Plan(
         **dataclasses.asdict(code),
         num_parameters=network.num_parameters,
         gradient_degree=network.gradient_degree,
-        recovery_threshold=needed,
-        answers_needed=answers,
-        max_dropouts=max(0, code.num_clients - answers),
-        feasible=answers <= code.num_clients,
+        recovery_threshold=threshold,
+        answers_needed=needed,
+        max_dropouts=max(0, code.num_clients - needed),
+        feasible=needed <= code.num_clients,
         moduli=field.moduli,
         modulus_bits=field.modulus.bit_length(),
         needed_bits=round(network.needed_bits(code.batch_size * code.num_shards), 1),
         upload_bytes=Answer.size(field, network.num_parameters),
         rows=rows,
         share_bytes_per_client=math.ceil(rows / code.num_shards) * row_width * residues,
-        warnings=tuple(warnings(network, code)),
+        mask_seeds=seeds,
+        warnings=(*warnings(network, code), *found),
         protection=protections(code.max_colluders, code.max_liars),
     )
+
+
+def _mask_seeds(moduli: tuple[int, ...], code: CodeParameters, threshold: int) -> tuple[int | None, list[str]]:
+    """How many mask seeds a client holds at most; or a warning that a network refuses the setting."""
+    try:
+        family = zero_sum_family(moduli, code.num_clients, code.num_shards, code.max_colluders, threshold)
+    except InfeasiblePlan as error:
+        return None, [f"over a network this setting is refused, since answers cannot be blinded: {error}"]
+    return max(len(family.held_by(client)) for client in range(code.num_clients)), []
 
 
 def warnings(network: Network, code: CodeParameters) -> list[str]:
@@ -132,7 +145,7 @@ def warnings(network: Network, code: CodeParameters) -> list[str]:
         )
     if code.max_colluders == 0:
         found.append("0 colluders means no masks: every client can read the others' rows; use at least 1")
-    needed = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
-    if code.num_clients == needed + 2 * code.max_liars:
+    threshold = recovery_threshold(network.gradient_degree, code.num_shards, code.max_colluders)
+    if code.num_clients == threshold + 2 * code.max_liars:
         found.append("every client must answer in every round: one missing client skips the round")
     return found

@@ -58,6 +58,7 @@ def simulate(
     num_shards: int = CodeParameters.num_shards,
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
+    max_liars: int = CodeParameters.max_liars,
     seed: int = 0,
     dropouts: Dropouts | None = None,
     test: Rows | None = None,
@@ -70,6 +71,7 @@ def simulate(
     progress: Callable[[Progress], None] | None = None,
     record: str | PathLike[str] | None = None,
     recorded: Collection[str] = ("all",),
+    blinded: bool = False,
 ) -> Run:
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
@@ -79,6 +81,7 @@ def simulate(
     same integers without it. device: "cpu" or "cuda"; the weights come out the same. threads: torch's, restored at the
     end; 0 leaves them alone. progress: called after every round. record: a folder that gets transcripts of what the
     participants in `recorded` see: "all", "coordinator", "client-0"…; `Transcript` reads them.
+    blinded: answers are blinded as between real participants; the weights are the same, and rounds take longer.
 
     >>> import dresfl as dr
     >>> network = dr.Network((dr.Dense(2),), input_shape=(3,), input_bits=4)
@@ -89,7 +92,7 @@ def simulate(
     """
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
-    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size)
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
@@ -127,6 +130,7 @@ def simulate(
             classes=tuple(classes),
             record=None if record is None else Path(record),
             recorded=tuple(recorded),
+            blinded=blinded,
         )
         if progress is None:
             return simulation.run()
@@ -163,17 +167,22 @@ class Simulation:
     checkpoint_every: int = 100
     record: Path | None = None  # the folder of transcripts
     recorded: tuple[str, ...] = ()  # the participants that have one
+    blinded: bool = False  # answers are blinded as between real participants
 
     def __post_init__(self) -> None:
         if self.record is not None and self.engine != "coded":
             raise UsageError("engine direct has no messages that could be recorded", 'use engine = "coded"')
+        if self.blinded and self.engine != "coded":
+            raise UsageError("engine direct has no answers that could be blinded", 'use engine = "coded"')
 
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
         """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
         network = self.session.network
         training = Training(self.session, self.optimizer, self.rounds)
         recording = None if self.record is None else Recording(self.record, self.recorded, self.session)
-        federation = LocalFederation(self.session, training, self.data, self.dropouts, self.engine, recording)
+        federation = LocalFederation(
+            self.session, training, self.data, self.dropouts, self.engine, recording, self.blinded
+        )
         settings = {"rounds": self.rounds, "optimizer": dataclasses.asdict(self.optimizer)}
         # a simulation that goes back a round plays it again just as it was
         kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)

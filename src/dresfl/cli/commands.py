@@ -10,7 +10,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import display, flower, identity, network, reproduce
+from . import audit, display, flower, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ def train_command(
         list[str] | None,
         typer.Option(metavar="PARTY", help="Write down what it sees: coordinator, client-0 …, or all. Large."),
     ] = None,
+    blinded: Annotated[
+        bool, typer.Option("--blinded", help="Blind answers as real participants do: same weights, slower.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
@@ -134,7 +137,14 @@ def train_command(
     with display.RoundBar() as bar:
         watch = _watcher(bar, config)
         summary = train(
-            config, folder=data, out=folder, resume=resume, watch=watch, note=display.note, recorded=record or ()
+            config,
+            folder=data,
+            out=folder,
+            resume=resume,
+            watch=watch,
+            note=display.note,
+            recorded=record or (),
+            blinded=blinded,
         )
     display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
@@ -160,7 +170,7 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
 def _check_outcome(summary: dict[str, Any]) -> None:
     if summary["skipped_rounds"] == summary["rounds"]:
         raise TooFewAnswers(
-            f"all {summary['rounds']} rounds were skipped: fewer than {summary['recovery_threshold']} clients answered",
+            f"all {summary['rounds']} rounds were skipped: fewer than {summary['answers_needed']} clients answered",
             f"{summary['reliable_clients']} clients are reliable; try another dropout.seed or more clients",
         )
     advice = "the values outgrew the field or the training diverged: lower optimizer.learning_rate or set max_norm"
@@ -307,5 +317,6 @@ app.command("join", epilog="Example: `dresfl join --config site.toml`")(network.
 app.command("server", hidden=True)(network.old_serve_command)
 app.command("client", hidden=True)(network.old_join_command)
 app.command("shares", epilog="Example: `dresfl shares --config site.toml`")(network.shares_command)
+app.command("audit", epilog="Example: `dresfl audit /var/lib/dresfl/first-run`")(audit.audit_command)
 app.command("federate", epilog="Example: `dresfl federate --clients 12 --kill 2 --json`")(network.federate_command)
 app.add_typer(flower.app, name="flower")

@@ -38,9 +38,13 @@ def read_mat(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
     if len(data) < 128 or bytes(data[124:128]) != b"\x00\x01IM":
         raise damaged(path, "not a MATLAB file of version 5, little-endian")
     variables: dict[str, npt.NDArray[np.uint8]] = {}
+    room = MAX_BYTES  # for all that is compressed
     try:
         for kind, value in _elements(data[128:]):
-            name, array = _variable(*(_inflated(value) if kind == _COMPRESSED else (kind, value)))
+            if kind == _COMPRESSED:
+                kind, value = _inflated(value, room)
+                room -= len(value)
+            name, array = _variable(kind, value)
             if name in variables:
                 raise ValueError(f"it holds {name!r} twice")
             variables[name] = array
@@ -65,11 +69,16 @@ def _elements(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         data = data[end if kind == _COMPRESSED else end + -end % 8 :]
 
 
-def _inflated(value: memoryview) -> tuple[int, memoryview]:
+def _inflated(value: memoryview, room: int) -> tuple[int, memoryview]:
+    """The one element in a compressed one: no more is unpacked than its length says, and than there is room for."""
     stream = zlib.decompressobj()
-    inflated = stream.decompress(value, MAX_BYTES)
+    head = stream.decompress(value, 8)
+    size = int.from_bytes(head[4:], "little")
+    if size > room:
+        raise ValueError("its compressed data is larger than any data set's")
+    inflated = head + stream.decompress(stream.unconsumed_tail, size + 8)
     if not stream.eof:
-        raise ValueError("its compressed data ends early, or is larger than any data set's")
+        raise ValueError("it has a compressed element that ends early, or holds not one other")
     elements = list(islice(_elements(memoryview(inflated)), 2))
     if len(elements) != 1:
         raise ValueError("it has a compressed element that holds not one other")

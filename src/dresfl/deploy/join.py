@@ -23,8 +23,8 @@ from .settings import ClientConfig, load_credentials
 from .storage_key import find_storage_key
 
 
-def join(config: ClientConfig, log: Log) -> dict[str, Any]:
-    """Take part in a run until it is complete; return what came of it."""
+def join(config: ClientConfig, log: Log, *, blinded: bool = True) -> dict[str, Any]:
+    """Take part in a run until it is complete; return what came of it. blinded: False in benchmarks only."""
     credentials = load_credentials(config.keys)
     identity, roster = credentials.identity, credentials.roster
     agreement = consented_agreement(config, roster, log)
@@ -41,7 +41,16 @@ def join(config: ClientConfig, log: Log) -> dict[str, Any]:
         ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster, key) as store,
     ):
         keep = partial(keep_model, config.model, agreement)
-        workplace = Workplace(agreement, identity, roster, store, lambda: rows, device=config.device, keep_model=keep)
+        workplace = Workplace(
+            agreement,
+            identity,
+            roster,
+            store,
+            lambda: rows,
+            device=config.device,
+            keep_model=keep,
+            blinded=blinded,
+        )
         final_task, rounds_answered = asyncio.run(run(workplace))
     return {
         "name": identity.name,

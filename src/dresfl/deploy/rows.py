@@ -1,5 +1,6 @@
 """The rows of a client, or of the coordinator's test, from the disk."""
 
+import math
 import struct
 import tokenize
 import zipfile
@@ -49,8 +50,12 @@ def read_npz(path: Path, num_classes: int) -> DataSet:
     inputs, labels = arrays["inputs"], arrays["labels"]
     if not np.issubdtype(labels.dtype, np.integer) or inputs.dtype.kind not in "fiu":
         raise DataError(f"{path}: inputs must be numbers and labels integers", "convert them before saving")
-    return DataSet(inputs.astype(np.float32), labels.astype(np.int64).ravel(), num_classes, path.name)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused as such
+        inputs = inputs.astype(np.float32)
+    return DataSet(inputs, labels.astype(np.int64).ravel(), num_classes, path.name)
 
+
+_LARGEST_RATIO = 1032  # of deflate
 
 # What NumPy and zipfile raise on damaged archives, those with a password, and those of an unknown compression.
 _UNREADABLE = (
@@ -74,6 +79,8 @@ _UNREADABLE = (
 def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a NumPy archive, among which the needed ones must be."""
     try:
+        with zipfile.ZipFile(path) as members:
+            _check_sizes(members, _LARGEST_RATIO * path.stat().st_size)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         if missing := [name for name in needed if name not in arrays]:
@@ -84,6 +91,17 @@ def read_npz_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
             "check the path; save them with numpy.savez('rows.npz', inputs=…, labels=…)",
         ) from error
     return arrays
+
+
+def _check_sizes(members: zipfile.ZipFile, room: int) -> None:
+    """ValueError unless all are arrays, whose headers promise no more bytes than there can be: NumPy believes them."""
+    for name in members.namelist():
+        with members.open(name) as member:
+            version = np.lib.format.read_magic(member)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(member)
+        if math.prod(shape) * dtype.itemsize > room:
+            raise ValueError(f"{name} promises an array of shape {shape}, which cannot be there")
 
 
 def check_data_set(data: DataSet, agreement: Agreement) -> None:

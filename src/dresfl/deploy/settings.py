@@ -236,8 +236,15 @@ def load_settings(kind: type[_T], path: Path) -> _T:
     for part in tables:
         for name in _PATHS:
             if isinstance(part.get(name), str) and part[name]:
-                part[name] = str((path.parent / Path(part[name]).expanduser()).resolve())
+                part[name] = _absolute(path.parent, part[name])
     return parse(kind, table)
+
+
+def _absolute(folder: Path, name: str) -> str:
+    try:
+        return str((folder / Path(name).expanduser()).resolve())
+    except (OSError, ValueError, RuntimeError) as error:  # a null character, an unknown user, links in a circle
+        raise UsageError(f"{name!r} cannot be a path: {error}") from error
 
 
 def load_agreement(config: CoordinatorConfig | ClientConfig, roster: Roster) -> Agreement:

@@ -35,9 +35,23 @@ def load_table(path: Path) -> dict[str, Any]:
 def parse_table(text: str, source: str) -> dict[str, Any]:
     """The TOML table of a text that came from `source`."""
     try:
-        return tomllib.loads(text)
+        return _loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an impossible date
         raise UsageError(f"{source} is not valid TOML: {error}") from error
+
+
+def _loads(text: str) -> dict[str, Any]:
+    table = tomllib.loads(text)
+    _check_integers(table)
+    return table
+
+
+def _check_integers(value: object) -> None:
+    """TOML has integers of 64 bits. Python reads longer ones, but cannot even write them into an error."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("an integer does not fit 64 bits")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_integers(part)
 
 
 def override(table: dict[str, Any], settings: Sequence[str]) -> None:
@@ -57,7 +71,7 @@ def _override(table: dict[str, Any], setting: str) -> None:
     if not equals or not key:
         raise UsageError(f"--set {setting!r} is not key=value", "for example --set optimizer.learning_rate=0.05")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = _loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text  # a bare word is a string
     *parents, last = key.strip().split(".")

@@ -28,11 +28,13 @@ def train(
     watch: Watcher = lambda progress, record, answers: None,
     note: Callable[[str], None] = lambda text: None,
     recorded: Collection[str] = (),
+    blinded: bool = False,
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
     folder: of the data sets. note: gets a line where a reader should know something, e.g. that the dropouts leave too
     few clients. recorded: the participants that get a transcript in the run's folder (`dresfl.storage.transcript`).
+    blinded: answers are blinded as between real participants.
     """
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
@@ -59,15 +61,16 @@ def train(
             checkpoint_every=config.checkpoint_every,
             record=out if recorded else None,
             recorded=tuple(recorded),
+            blinded=blinded,
         )
         return simulation.run(watch).summary.to_dict()
 
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
     session, reliable = prepared.session, prepared.dropouts.num_reliable
-    if reliable < session.recovery_threshold:
+    if reliable < session.answers_needed:
         note(
-            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.recovery_threshold} "
+            f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
     for warning in warnings(session.network, session.parameters):

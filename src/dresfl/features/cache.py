@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,8 +19,8 @@ def read_rows(path: Path, num_rows: int) -> Rows:
     """The features (B,F) of a cache file, mapped and read-only."""
     again = "delete the file; the features are then extracted anew"
     try:
-        rows: Rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        rows: Rows = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, tokenize.TokenError) as error:
         raise DataError(f"cannot read the features in {path}: {error}", again) from error
     if rows.dtype != np.float16 or rows.ndim != 2 or len(rows) != num_rows:
         raise DataError(f"{path} holds {rows.dtype} {rows.shape}, wanted {num_rows} rows of float16", again)

@@ -1,12 +1,13 @@
 """The federation machine: from "the clients know each other" to "everybody has the model". No I/O, no clock.
 
 agreement.py: what all hold alike. terms.py: what makes a session of it. messages.py: what travels. actions.py: what the
-machines ask of a runtime. enrolment.py, relay.py, opening.py: the parts of coordinator.py. site.py: a client.
-workplace.py: where a client's work is done. sealed_slices.py: slices of shares in their envelopes.
+machines ask of a runtime. enrolment.py, relay.py, checking.py, opening.py: the parts of coordinator.py. site.py: a
+client. workplace.py: where its work is done. sealed_slices.py: slices of shares in their envelopes.
 """
 
 from .agreement import Agreement, make_session, sharing_nonce
-from .coordinator import Coordinator, CoordinatorSettings
+from .coordinator import Coordinator
+from .coordinator_state import CoordinatorSettings
 from .messages import NO_INSTANCE, largest_message
 from .opening import RoundTiming
 from .relay import Windows

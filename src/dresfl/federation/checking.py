@@ -7,6 +7,7 @@ its disk. The coins together fix random combinations of all coded rows (protocol
 while an honest client still waits for a share, so no dealer can prepare for them.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
@@ -28,7 +29,7 @@ class Checking:
         self._coins: dict[int, bytes] = {}
         self._values: dict[int, Tensor] = {}  # client -> (M, dealers, t)
         self._hashes: dict[int, dict[int, bytes]] = {}  # client -> number of a set -> hash of its seed
-        self.different_seeds: list[tuple[int, int]] = []  # dealer and holder whose hashes of one seed differ
+        self.different_seeds: list[tuple[int, int]] = []  # dealer of a seed, and holder of another one than most hold
 
     @property
     def coins(self) -> tuple[bytes, ...] | None:
@@ -61,14 +62,14 @@ class Checking:
         return self._judged() if len(self._values) == self._session.num_clients else None
 
     def _judged(self) -> Verdict:
-        """The verdict on everybody. A client that holds another seed than its dealer cannot blind: it deviates."""
+        """The verdict on everybody. A client that holds another seed than most cannot blind with them: it deviates."""
         clients = range(self._session.num_clients)
         verdict = judge(self._session, torch.stack([self._values[client] for client in clients], 3))
         family = self._session.mask_family
         for number in range(len(family.sets)):
-            dealer = family.dealer(number)
-            for holder in family.holders(number):
-                if self._hashes[holder][number] != self._hashes[dealer][number]:
-                    self.different_seeds.append((dealer, holder))
+            dealer, hashes = family.dealer(number), {c: self._hashes[c][number] for c in family.holders(number)}
+            counts = Counter([hashes[dealer], *hashes.values()])  # of equals, the dealer's counts
+            most = counts.most_common(1)[0][0]
+            self.different_seeds += [(dealer, holder) for holder, found in hashes.items() if found != most]
         deviating = {*verdict.deviating, *(holder for _, holder in self.different_seeds)}
         return Verdict(verdict.excluded, tuple(sorted(deviating)))

@@ -12,12 +12,13 @@ For one client:
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
 enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
-a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the returned actions in order.
-Whatever is wrong with one client's message ends that client's connection and disturbs nobody else.
+a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the
+returned actions in order. Whatever is wrong with one client's message ends that client's connection and disturbs nobody
+else.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
@@ -27,6 +28,7 @@ from dresfl.sealing import Identity, Roster
 from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
 from .agreement import Agreement
 from .checking import Checking
+from .coordinator_state import ConnectionState, CoordinatorSettings, Counters, Running
 from .enrolment import Enrolment, signed_begin
 from .messages import (
     ANY_ROUND,
@@ -49,8 +51,8 @@ from .messages import (
     Weights,
     decode,
 )
-from .opening import Opening, RoundTiming
-from .relay import Relay, Windows
+from .opening import Opening
+from .relay import Relay
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
@@ -58,65 +60,6 @@ _DEVIATES = "it holds other shares or seeds than were dealt, or says so"
 _LIED = "its answer was false"
 _REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
-
-
-@final
-@dataclass(frozen=True)
-class CoordinatorSettings:
-    """How long the coordinator waits, and what it allows itself."""
-
-    timing: RoundTiming = field(default_factory=RoundTiming)
-    linger: float = 30.0  # seconds to wait at the end for clients that have not heard of it
-    windows: Windows = field(default_factory=Windows)
-
-    def __post_init__(self) -> None:
-        if self.linger < 0 or min(self.windows.asked_bytes, self.windows.sent_bytes, self.windows.stored_bytes) < 1:
-            raise UsageError("linger must not be negative, and the relay's bytes must be positive")
-
-
-@final
-@dataclass
-class Counters:
-    """What happened so far, for the log and the metrics."""
-
-    answers: int = 0
-    late: int = 0
-    invalid: int = 0
-    shortages: int = 0
-    liars: int = 0  # answers that were found to be false
-    refusals: int = 0
-    last_answered: dict[int, int] = field(default_factory=dict)  # client -> round
-
-
-@final
-@dataclass
-class _Client:
-    """What the coordinator knows of one connection of a client."""
-
-    hello_until: float
-    replaced: bytes = NO_INSTANCE  # the client's process that was connected when this connection came
-    hello: Hello | None = None
-    begun: bool = False
-    joined: bool = False  # it has accepted the terms: only now is it asked for slices, or sent any
-    ready: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class _Running:
-    """What there is once the terms are settled. Either the dealers are to be checked, or there is a training."""
-
-    terms: Terms
-    session: Session
-    relay: Relay
-    checking: Checking | None
-    made_training: Training | None
-
-    @property
-    def training(self) -> Training:
-        if self.made_training is None:
-            raise MessageError("the dealers have not been checked yet")
-        return self.made_training
 
 
 @final
@@ -147,11 +90,11 @@ class Coordinator:
             )
         self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
         self._make_training, self._stored_slices = make_training, stored_slices
-        self._clients: dict[int, _Client] = {}
+        self._clients: dict[int, ConnectionState] = {}
         self._informed: set[int] = set()
         self._declined: dict[int, Declined] = {}  # the clients that will not answer the current round
         self._enrolment = Enrolment(agreement, terms)
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._opening: Opening | None = None
         self._closing_until: float | None = None
         self._asked_to_check = False
@@ -223,7 +166,7 @@ class Coordinator:
         older = self._clients.get(client)
         actions = self.disconnected(client, now) if older is not None else []
         replaced = older.hello.instance if older is not None and older.hello is not None else NO_INSTANCE
-        self._clients[client] = _Client(hello_until=now + HELLO_SECONDS, replaced=replaced)
+        self._clients[client] = ConnectionState(hello_until=now + HELLO_SECONDS, replaced=replaced)
         return actions
 
     def disconnected(self, client: int, now: float) -> list[Action]:
@@ -279,7 +222,7 @@ class Coordinator:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _take(self, client: int, state: _Client, data: bytes | memoryview, now: float) -> list[Action]:
+    def _take(self, client: int, state: ConnectionState, data: bytes | memoryview, now: float) -> list[Action]:
         if state.hello is None:
             try:
                 message = decode(data, (Hello,))
@@ -294,7 +237,7 @@ class Coordinator:
         return self._take_of_member(client, state, message, self._running, now)
 
     def _take_of_member(
-        self, client: int, state: _Client, message: object, running: _Running, now: float
+        self, client: int, state: ConnectionState, message: object, running: Running, now: float
     ) -> list[Action]:
         relay = running.relay
         match message:
@@ -318,7 +261,7 @@ class Coordinator:
                 return self._has_checked(client, message, running, now)
         raise MessageError(f"{type(message).__name__} may not come now")
 
-    def _hello(self, client: int, state: _Client, hello: Hello, now: float) -> list[Action]:
+    def _hello(self, client: int, state: ConnectionState, hello: Hello, now: float) -> list[Action]:
         settled = self._enrolment.hello(client, hello, state.replaced)
         state.hello = hello
         actions: list[Action] = [_log("joined", client=client, name=self._roster.members[client].name)]
@@ -337,9 +280,9 @@ class Coordinator:
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
         verdict = terms.checked
         if verdict is None:
-            self._running = running = _Running(terms, session, relay, Checking(terms, session), None)
+            self._running = running = Running(terms, session, relay, Checking(terms, session), None)
         else:
-            self._running = running = _Running(terms, session, relay, None, self._make_training(session))
+            self._running = running = Running(terms, session, relay, None, self._make_training(session))
         actions: list[Action] = []
         if running.made_training is not None:
             actions = self._close(now) if running.training.done else self._end_if_too_few(running)
@@ -348,14 +291,14 @@ class Coordinator:
                 actions += self._begin(client, state, running)
         return actions
 
-    def _begin(self, client: int, state: _Client, running: _Running) -> list[Action]:
+    def _begin(self, client: int, state: ConnectionState, running: Running) -> list[Action]:
         if state.hello is None:
             raise RuntimeError("a client that has not said Hello does not begin")
         state.begun = True
         begin = signed_begin(self._identity, self._roster, client, state.hello.challenge, running.terms)
         return [Send(client, begin)]
 
-    def _holds(self, client: int, state: _Client, message: Holding, running: _Running) -> list[Action]:
+    def _holds(self, client: int, state: ConnectionState, message: Holding, running: Running) -> list[Action]:
         """A client says what it holds. Its first such message says that it has joined, and hears what comes now."""
         relay, done = running.relay, list[Action]()
         if not state.joined:
@@ -377,7 +320,9 @@ class Coordinator:
         )
         return [line, *dropped, *relay.due()]
 
-    def _became_ready(self, client: int, state: _Client, message: Ready, running: _Running, now: float) -> list[Action]:
+    def _became_ready(
+        self, client: int, state: ConnectionState, message: Ready, running: Running, now: float
+    ) -> list[Action]:
         if message.sharing_id != running.session.sharing_id:
             raise MessageError("a Ready for another sharing came")
         if state.ready:
@@ -406,7 +351,7 @@ class Coordinator:
         asked, self._asked_to_check = [client] if self._asked_to_check else self.ready, True
         return [Send(c, Check(coins)) for c in asked]
 
-    def _has_checked(self, client: int, message: Checked, running: _Running, now: float) -> list[Action]:
+    def _has_checked(self, client: int, message: Checked, running: Running, now: float) -> list[Action]:
         if running.checking is None:
             return []  # it was asked a second time, after a reconnection, and the verdict is there
         verdict = running.checking.checked(client, message.hashes, message.values)
@@ -424,14 +369,14 @@ class Coordinator:
             )
         terms = replace(running.terms, verdict=verdict)
         session = terms.session(self._agreement)
-        self._running = running = _Running(terms, session, running.relay, None, self._make_training(session))
+        self._running = running = Running(terms, session, running.relay, None, self._make_training(session))
         self._enrolment.terms = terms
         actions.append(StoreTerms(terms))
         for ready in self.ready:
             actions += self._verdict_for(ready, running)
         return actions + (self._end_if_too_few(running) or self._first_round(running, now))
 
-    def _verdict_for(self, client: int, running: _Running) -> list[Action]:
+    def _verdict_for(self, client: int, running: Running) -> list[Action]:
         """Clients of a sharing that is used again have kept its verdict."""
         return [] if running.terms.verdict is None else [Send(client, Judged(running.terms.verdict))]
 
@@ -441,7 +386,7 @@ class Coordinator:
         error = TooFewAnswers(reason, hint)
         return [_log("ended", reason=str(error), hint=error.hint), Finish(error)]
 
-    def _first_round(self, running: _Running, now: float) -> list[Action]:
+    def _first_round(self, running: Running, now: float) -> list[Action]:
         """Begin as soon as enough clients can answer."""
         if len(self._asked) < running.session.answers_needed:
             return []
@@ -451,16 +396,16 @@ class Coordinator:
 
     # -- rounds: one opening after the other -----------------------------------------------------------------
 
-    def _open(self, running: _Running, now: float) -> list[Action]:
+    def _open(self, running: Running, now: float) -> list[Action]:
         """Begin the next round: send its weights to everybody who can answer."""
         self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
         return self._weights(running, self._asked)
 
-    def _weights(self, running: _Running, clients: Iterable[int]) -> list[Action]:
+    def _weights(self, running: Running, clients: Iterable[int]) -> list[Action]:
         message = Weights(running.training.task().encode(running.session))
         return [Send(client, message) for client in clients]
 
-    def _answered(self, client: int, message: Answered, running: _Running, now: float) -> list[Action]:
+    def _answered(self, client: int, message: Answered, running: Running, now: float) -> list[Action]:
         opening = self._opening
         if opening is None or not opening.takes(client, message.round_number) or client in self.dropped:
             self.counters.late += 1  # or the second of a client that was sent its round again, or not wanted
@@ -489,7 +434,7 @@ class Coordinator:
     def _has_everybody(self, opening: Opening) -> bool:
         return len({*opening.answered, *self.dropped}) == self._agreement.num_clients
 
-    def _has_declined(self, client: int, message: Declined, running: _Running) -> list[Action]:
+    def _has_declined(self, client: int, message: Declined, running: Running) -> list[Action]:
         """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
         current = self._opening is not None and message.round_number == self._opening.number
         if self._closing_until is not None or not (current or message.round_number == ANY_ROUND):
@@ -501,7 +446,7 @@ class Coordinator:
         line = _log("declined", client=client, round=number, reason=message.reason)
         return [line, *self._end_if_too_few(running)]
 
-    def _end_if_too_few(self, running: _Running) -> list[Action]:
+    def _end_if_too_few(self, running: Running) -> list[Action]:
         """End the run if those who decline and those who were dropped leave too few clients for any round."""
         reasons = {**self.dropped, **{c: message.reason for c, message in self._declined.items()}}
         left, needed = self._agreement.num_clients - len(reasons), running.session.answers_needed
@@ -559,13 +504,13 @@ class Coordinator:
         joined = [client for client, state in self._clients.items() if state.joined]
         return [action for client in joined for action in self._done(client, self._settled)]
 
-    def _done(self, client: int, running: _Running) -> list[Action]:
+    def _done(self, client: int, running: Running) -> list[Action]:
         """The end, for one client. It may not have heard yet what came of the check."""
         training = running.training
         task = Task(training.rounds, training.weights.cpu()).encode(running.session)
         return [*self._verdict_for(client, running), Send(client, Done(task))]
 
-    def _was_informed(self, client: int, message: Informed, running: _Running) -> list[Action]:
+    def _was_informed(self, client: int, message: Informed, running: Running) -> list[Action]:
         if self._closing_until is None or message.rounds != running.training.rounds:
             raise MessageError("a client says that it has the final weights, which there are not yet")
         self._informed.add(client)
@@ -579,7 +524,7 @@ class Coordinator:
     # -- words -----------------------------------------------------------------------------------------------
 
     @property
-    def _settled(self) -> _Running:
+    def _settled(self) -> Running:
         if self._running is None:
             raise RuntimeError("the terms are not settled")
         return self._running

@@ -43,6 +43,11 @@ def coin_commitment(coin: bytes) -> bytes:
     return hashlib.sha256(b"dresfl coin" + coin).digest()
 
 
+def common_coins(coins: Sequence[bytes]) -> bytes:
+    """What all coins together give: nobody knows it before the last one is shown."""
+    return hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
+
+
 @final
 @dataclass(frozen=True)
 class Introduction:

@@ -4,7 +4,6 @@ The store is an interface: the real one is on a disk (`dresfl.storage`), that of
 the same in every runtime.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
@@ -35,7 +34,7 @@ from .agreement import Agreement, make_session
 from .messages import Checked
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Membership
-from .terms import NO_NONCE, Introduction, Terms
+from .terms import NO_NONCE, Introduction, Terms, common_coins
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
@@ -197,7 +196,7 @@ class Workplace:
         for client, coin in enumerate(coins):
             if not terms.is_coin(client, coin):
                 raise MessageError(f"the coin of client {client} is not the one that it committed to")
-        common = hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
+        common = common_coins(coins)
         seeds = held_seeds(session, self.index, table)
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")

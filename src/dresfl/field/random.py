@@ -21,8 +21,11 @@ from torch import Tensor
 
 from dresfl.errors import FieldError
 from dresfl.kernels import canonical_, chacha20_blocks, cpu, fused_kernels, key_words
+from dresfl.kernels.cpu import expansion
 
 WORDS_PER_BLOCK = 16
+
+MOST_BITS = 32 * expansion.MOST_LIMBS
 
 _WORDS_HELD = 2**20  # keystream that torch holds at a time where no kernel is fused
 
@@ -208,27 +211,52 @@ def uniform_sum(p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor,
     r_s[m,j] is exactly uniform modulo p_m: word j of stream (BLINDING, m) under key s, of the first attempt whose word
     lies below the largest multiple of p_m in [0, 2^32).
     """
+    limits = _limits(p)
+    found = expansion.uniform_sum(keys, coefficients, count, int(Domain.BLINDING) * 256, p, inverses)
+    if found is None:
+        return _uniform_sum_in_steps(p, inverses, keys, coefficients, count)
+    total, rejected = found  # rejected (J,3): seed, channel, place
+    seed, channel, place = rejected.unbind(1)
+    again = _drawn_again(p, limits, channel, keys[seed], channel, place, Domain.BLINDING)
+    modulus = p[channel]
+    products = torch.remainder(again * coefficients[channel, seed].to(torch.float64), modulus)
+    total.index_put_((channel, place), products, accumulate=True)
+    total[channel, place] = _symmetric(total[channel, place], modulus)
+    return total
+
+
+def _symmetric(values: Tensor, moduli: Tensor) -> Tensor:
+    """Integers |x| < 2^52 as symmetric residues modulo odd numbers, elementwise."""
+    half = (moduli - 1) / 2
+    return torch.remainder(values + half, moduli) - half
+
+
+def _uniform_sum_in_steps(p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor, count: int) -> Tensor:
+    """`uniform_sum` by torch, a few words at a time."""
     (seeds, channels), limits = (keys.shape[0], len(p)), _limits(p)
     total = torch.zeros((channels, count), dtype=torch.float64, device=p.device)
     if not seeds:
         return total
     factors = cpu.reduce_(coefficients.to(torch.float64, copy=True), p, inverses)
-    all_keys = keys.repeat(channels, 1)  # (M·S,8)
     channel = torch.arange(channels, device=p.device).repeat_interleave(seeds)
     bound = int(p.max()) // 2 + 3
     step = max(1, _WORDS_HELD // (channels * seeds * WORDS_PER_BLOCK)) * WORDS_PER_BLOCK
     for first in range(0, count, step):
         places = min(step, count - first)
-        block = first // WORDS_PER_BLOCK
-        words = _words(all_keys, channel, places, Domain.BLINDING, 0, block).view(channels, seeds, places)
-        words = words.swapaxes(0, 1).contiguous()  # (S,M,places)
+        words = _words(keys.repeat(channels, 1), channel, places, Domain.BLINDING, 0, first // WORDS_PER_BLOCK)
+        words = words.reshape(channels, seeds, places).swapaxes(0, 1).contiguous()  # (S,M,places)
         residues, rejected = cpu.residues_of_words(words, p, inverses, limits)  # (M,S,places)
         seed, m, place = rejected.unbind(1)
-        again = _drawn_again(p, limits, m, keys[seed], m, first + place, Domain.BLINDING)
-        residues[m, seed, place] = again
+        residues[m, seed, place] = _drawn_again(p, limits, m, keys[seed], m, first + place, Domain.BLINDING)
         part = cpu.matmul(factors.unsqueeze(1), residues, p, inverses, bound, bound)  # (M,1,S) @ (M,S,places)
         total[:, first : first + places] = part[:, 0]
     return canonical_(total, p)
+
+
+def check_bits(bits: int) -> None:
+    """Refuse a size that `bounded_integers` does not have."""
+    if not 1 <= bits <= MOST_BITS:
+        raise FieldError(f"bounded integers have 1 to {MOST_BITS} bits, not {bits}")
 
 
 def bounded_integers(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count: int) -> Tensor:
@@ -236,8 +264,10 @@ def bounded_integers(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count
 
     Integer j is Σ_i w_i·2^(32 i) with w_i word j of stream (BOUNDED, i); the top word keeps the bits that are left.
     """
-    if bits < 1:
-        raise FieldError(f"bounded integers have at least 1 bit, not {bits}")
+    check_bits(bits)
+    found = expansion.bounded(keys, bits, count, int(Domain.BOUNDED) * 256, p, inverses)
+    if found is not None:
+        return found
     limbs = -(-bits // 32)
     radix = cpu.reduce_(torch.full_like(p, 2.0**32), p, inverses)
     total = torch.zeros((len(p), keys.shape[0], count), dtype=torch.float64, device=p.device)

@@ -24,7 +24,7 @@ from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
 from .moduli import is_prime
 from .packed_residues import PackedResidues, Residues
-from .random import bounded_integers, uniform_elements, uniform_sum
+from .random import bounded_integers, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
 
@@ -190,10 +190,20 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             raise FieldError(
                 f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
             )
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import uniform_sums
+
+            return uniform_sums(self._p.to(torch.int64), keys, coefficients, count, self.dtype)
         return uniform_sum(self._p, self._inv_p, keys, coefficients, count).to(self.dtype)
 
     def bounded(self, keys: Tensor, bits: int, count: int) -> Tensor:
         """Uniform integers in [0, 2^bits) of the keys (S,8), as residues (M,S,count)."""
+        check_bits(bits)
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import bounded_residues
+
+            powers = _limb_powers(self.moduli, self.device, -(-bits // 32))
+            return bounded_residues(self._p.to(torch.int64), powers, keys, bits, count, self.dtype)
         return bounded_integers(self._p, self._inv_p, keys, bits, count).to(self.dtype)
 
     @property
@@ -297,3 +307,10 @@ def residues_of(moduli: tuple[int, ...], device: str, dtype: torch.dtype, intege
     """(M,): the symmetric residues of one integer of any size."""
     residues = [(integer + p // 2) % p - p // 2 for p in moduli]
     return torch.tensor(residues, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _limb_powers(moduli: tuple[int, ...], device: str, limbs: int) -> Tensor:
+    """(M,limbs) int32: 2^(32 i) modulo each prime, in [0, p)."""
+    powers = [[pow(2, 32 * i, p) for i in range(limbs)] for p in moduli]
+    return torch.tensor(powers, dtype=torch.int32, device=device)

@@ -6,8 +6,8 @@ f is the polynomial that an opening is about, of degree below R, and client j kn
 
 What is sent. Client j sends y_j = f(α_j) + ζ(α_j) with ζ = Σ_E r_E·c_E over the family's sets E. Each c_E lies in Z, so
 ζ lies in Z, y_j = (f + ζ)(α_j), and any R of the y_j give Σ_k (f + ζ)(β_k) = Σ_k f(β_k). Every r_E is uniform modulo p,
-independent of f and of the others. (It is expanded from a seed; a stream cipher's output replaces it.) The clients
-outside E know r_E, those in E do not.
+independent of f and of the others, and so for every coordinate, every prime and every opening anew. (A stream cipher
+expands it from a seed and the opening's label.) The clients outside E know r_E, those in E do not.
 
 Claim. Suppose that for a coalition C the codewords c_E of the sets E ⊇ C span Z_C. Then the joint distribution of all
 N values y_j, of the values f(α_c), c ∈ C, and of the seeds that C holds depends on f only through Σ_k f(β_k) and these
@@ -18,6 +18,10 @@ The rest, ζ'' = Σ_{E⊇C} r_E·c_E, is a linear image of independent uniform v
 which is Z_C. So f + ζ = (f + ζ') + ζ'' is uniform on the coset f + ζ' + Z_C. The N ≥ R values y_j and the polynomial
 f + ζ determine each other. Two polynomials f, g of degree below R with the same sum and the same values at C differ by
 an element of Z_C, so they give the same coset. The seeds that C holds are drawn independently of f. ∎
+
+Clients of C may deal seeds. A seed that C does not hold is dealt by a client outside its set E ⊇ C, thus outside C. So
+its values are uniform whatever C does. Seeds that C deals, even other ones to each holder, are part of what C knows:
+the proof holds with the values that each client adds on their account in place of ζ'.
 
 Dimension. dim Z_C = R − 1 − |C| if |C| + K ≤ R: evaluations at R or fewer distinct points are independent functionals
 on polynomials of degree below R, so the |C| evaluations at C and the sum of those at β_1 … β_K are independent. The
@@ -35,12 +39,12 @@ Which coalitions. All coalitions of t = min(T, R − 2) clients are checked. Tha
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dresfl.errors import InfeasiblePlan
+from dresfl.kernels.cpu.ranks import ranks
 
 from .codewords import Integers, codeword_values
 from .mask_family import MaskFamily
@@ -67,7 +71,10 @@ def coalitions_of(num_clients: int, size: int) -> Integers:
 
 
 def certify(moduli: Sequence[int], family: MaskFamily, num_shards: int) -> None:
-    """Raise InfeasiblePlan unless the family hides all but the sum from every coalition. Every client checks it."""
+    """Raise InfeasiblePlan unless the family hides all but the sum from every coalition. For any client to check.
+
+    `zero_sum_family` returns only families that pass.
+    """
     data_points, client_points = points_of(family.num_clients, num_shards, family.max_colluders)
     if family.threshold < num_shards + family.max_colluders or min(moduli) <= client_points[-1]:
         raise InfeasiblePlan(
@@ -77,15 +84,14 @@ def certify(moduli: Sequence[int], family: MaskFamily, num_shards: int) -> None:
     coalitions = coalitions_of(family.num_clients, checked_size(family.max_colluders, family.threshold))
     members = membership(family.sets, family.num_clients)
     values = codeword_values(moduli, family.sets, data_points, client_points)
-    for channel, p in enumerate(moduli):
-        missing = missing_ranks(p, values[channel], members, coalitions, family.threshold)
-        if missing.any():
-            worst = coalitions[int(missing.argmax())].tolist()
-            raise InfeasiblePlan(
-                f"this mask family hides too little from the coordinator with clients {worst}: modulo {p} the seeds "
-                f"that they do not hold span {missing.max()} dimensions too few",
-                "use the family that zero_sum_family makes for these moduli",
-            )
+    missing = missing_ranks(moduli, values, members, coalitions, family.threshold)
+    if missing.any():
+        channel, worst = divmod(int(missing.argmax()), len(coalitions))
+        raise InfeasiblePlan(
+            f"this mask family hides too little from the coordinator with clients {coalitions[worst].tolist()}: modulo "
+            f"{moduli[channel]} the seeds that they do not hold span {missing.max()} dimensions too few",
+            "use the family that zero_sum_family makes for these moduli",
+        )
 
 
 def membership(sets: Sequence[Sequence[int]], num_clients: int) -> NDArray[np.bool_]:
@@ -97,64 +103,40 @@ def membership(sets: Sequence[Sequence[int]], num_clients: int) -> NDArray[np.bo
 
 
 def missing_ranks(
-    p: int, values: Integers, members: NDArray[np.bool_], coalitions: Integers, threshold: int
+    moduli: Sequence[int], values: Integers, members: NDArray[np.bool_], coalitions: Integers, threshold: int
 ) -> Integers:
-    """(C,): by how much the codewords (S,N) of the sets that contain each coalition miss the rank R − 1 − t.
+    """(M,C): by how much the codewords (M,S,N) of the sets that contain each coalition miss the rank R − 1 − t.
 
     A codeword of a set that contains the coalition vanishes at its t clients. Values at any R − t other clients fix it.
+    The clients that follow the coalition are taken: there the matrix of windows is triangular already.
     """
-    num_clients = values.shape[1]
-    size = coalitions.shape[1]
+    (_, num_sets, num_clients), size = values.shape, coalitions.shape[1]
     columns = threshold - size
-    inside = np.ones((len(coalitions), len(members)), dtype=np.bool_)
-    for column in coalitions.T:
-        inside &= members[:, column].T
-    counts = inside.sum(1)
-    rows = int(counts.max(initial=0))
-    found = np.empty(len(coalitions), dtype=np.int64)
-    padded = np.concatenate((values, np.zeros((1, num_clients), np.int64)))  # the last codeword is 0
-    symmetric = np.where(padded > p // 2, padded - p, padded).astype(np.float64)
-    step = max(1, _ELEMENTS // max(1, rows * columns))
+    found = np.empty((len(moduli), len(coalitions)), dtype=np.int64)
+    step = max(1, _ELEMENTS // max(num_sets, columns * columns))
     for low in range(0, len(coalitions), step):
-        part = slice(low, low + step)
-        chosen = coalitions[part]
-        outside = np.ones((len(chosen), num_clients), dtype=np.bool_)
-        np.put_along_axis(outside, chosen, False, 1)
-        clients = np.nonzero(outside)[1].reshape(len(chosen), -1)[:, :columns]  # (c,R−t)
-        order = np.argsort(~inside[part], axis=1, kind="stable")[:, :rows]  # the sets that contain it come first
-        order = np.where(np.arange(rows) < counts[part].reshape(-1, 1), order, len(values))
-        matrices = symmetric[order.T[:, None, :], clients.T[None, :, :]]  # (rows,R−t,c)
-        found[part] = threshold - 1 - size - ranks(matrices, p)
+        chosen = coalitions[low : low + step]
+        inside = np.ones((len(chosen), num_sets), dtype=np.bool_)
+        for clients in chosen.T:
+            inside &= members.T[clients]
+        counts = inside.sum(1)
+        which, place = np.nonzero(inside)
+        rows = np.zeros((len(chosen), int(counts.max())), dtype=np.int64)
+        there = np.arange(rows.shape[1]) < counts[:, None]  # the other rows are 0
+        rows[which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
+        at = rows[:, :, None] * num_clients + _following(chosen, num_clients, columns)[:, None, :]  # (c,rows,R−t)
+        for channel, p in enumerate(moduli):
+            matrices = values[channel].ravel()[at].astype(np.float64)
+            matrices -= p * (matrices > p // 2)
+            found[channel, low : low + step] = threshold - 1 - size - ranks(matrices * there[:, :, None], p)
     return found
 
 
-def ranks(matrices: NDArray[Any], p: int) -> Integers:
-    """The ranks (c,) modulo p < 2^24 of c matrices (rows,columns,c) of residues |r| ≤ p/2, in float64. Overwrites them.
-
-    Elimination without division: row ← row·pivot − head·pivot row, then one reduction. Products stay below 2^48, and
-    |r| ≤ p/2 + 1 afterwards, so that r is 0 modulo p exactly if it is 0.
-    """
-    rows, columns, count = matrices.shape
-    found = np.zeros(count, dtype=np.int64)
-    if not rows:
-        return found
-    unused = np.ones((rows, count), dtype=np.bool_)
-    every = np.arange(count)
-    for column in range(columns):
-        heads = matrices[:, column]
-        usable = (heads != 0) & unused
-        row = usable.argmax(0)
-        has_pivot = usable[row, every]
-        if not has_pivot.any():
-            continue
-        found += has_pivot
-        unused[row[has_pivot], every[has_pivot]] = False
-        if column == columns - 1:
-            break
-        rest = matrices[:, column + 1 :]
-        pivot = np.where(has_pivot, heads[row, every], 1.0)
-        pivot_row = rest[row, :, every].T * has_pivot  # (columns left,c)
-        changed = rest * pivot - heads[:, None, :] * pivot_row
-        changed -= p * np.rint(changed * (1.0 / p))
-        matrices[:, column + 1 :] = changed  # used rows become what they may: they are not looked at again
-    return found
+def _following(coalitions: Integers, num_clients: int, count: int) -> Integers:
+    """(C,count): the first clients after each coalition's last that are not in it; numbers are modulo N."""
+    last = coalitions[:, -1:] if coalitions.shape[1] else np.zeros((len(coalitions), 1), np.int64)
+    following = (last + np.arange(1, num_clients + 1)) % num_clients
+    outside = np.ones((len(coalitions), num_clients), dtype=np.bool_)
+    for clients in coalitions.T:
+        outside &= following != clients[:, None]
+    return following[outside].reshape(len(coalitions), -1)[:, :count]

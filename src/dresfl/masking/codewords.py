@@ -5,8 +5,8 @@ Notation: R the threshold, β_1 … β_K the data points, α_j the point of clie
     π_E(z) = Π_{e∈E} (z − α_e),   A = Σ_k π_E(β_k),   B = Σ_k β_k π_E(β_k),   c_E(z) = π_E(z)·(B − A z)
 
 c_E has degree at most R − 1, vanishes at every client of E, and Σ_k c_E(β_k) = B·A − A·B = 0. Any other polynomial with
-these three properties is a multiple of it, unless A = B = 0 modulo the prime. In that case c_E is zero in that channel:
-it hides nothing there, and `certificate` does not count it.
+these three properties is a multiple of it, unless A = B = 0 modulo the prime, which takes three shards or more. In that
+case c_E is zero in that channel: it hides nothing there, and `certificate` does not count it.
 """
 
 from collections.abc import Sequence
@@ -44,12 +44,18 @@ def codeword_values(
     beta = np.array(data_points, dtype=np.int64)
     points = np.concatenate((beta, np.array(client_points, dtype=np.int64)))
     chosen = np.array(sets, dtype=np.int64).reshape(len(sets), -1)  # (S,R−2)
+    span = int(points.max() - points.min()) + 1  # above any difference of two points
     found = np.empty((len(moduli), len(sets), len(client_points)), dtype=np.int64)
     for channel, p in enumerate(moduli):
         product = np.ones((len(sets), len(points)), dtype=np.int64)  # π_E at every point
+        bound = 1
         for column in chosen.T:
             product *= points - points[num_shards + column].reshape(-1, 1)
-            product %= p
+            bound *= span
+            if bound * span >= 2**63:
+                product %= p
+                bound = p
+        product %= p
         at_data = product[:, :num_shards]
         a = at_data.sum(1, keepdims=True) % p
         b = (at_data * beta).sum(1, keepdims=True) % p

@@ -17,6 +17,9 @@ primes above N + K + T.
 4. For every coalition C and every prime p: missing = R − 1 − t − rank modulo p of the codewords of the sets that
    contain C (`codewords` defines them). If nothing is missing anywhere, the family is certified: end.
 5. need[C] = the largest missing of C over all primes. If this was the 64th time: refuse. Back to 3.
+   Refused too: more than 20,000 coalitions; a client that would hold more than 1,024 seeds.
+6. Of the seeds s = 0, 1, …, one after the other, the dealer is that client outside set s which has dealt the fewest so
+   far; among equals the first in the order s, s+1, … modulo N.
 
 Each client of a set lacks its seed, so fewer and larger sets are cheaper. The windows are the fewest sets possible: a
 coalition of one client needs R − 2 sets that contain it, and a set contains R − 2 clients.
@@ -58,18 +61,27 @@ def zero_sum_family(
     cover = _Cover(num_clients, threshold, size)
     if size == 1:
         cover.add_windows()
-    data_points, client_points = points_of(num_clients, num_shards, max_colluders)
-    failing = [(p, np.arange(len(cover.coalitions))) for p in moduli]
+    points = points_of(num_clients, num_shards, max_colluders)
+    failing, coalitions = list(moduli), np.arange(len(cover.coalitions))  # what passed once cannot fail later
     for passes in range(_PASSES):
         added = cover.fill()
         _check_seeds(cover.most_held(), setting)
         if passes and not added:
             break  # nor would any later pass
-        failing = _still_failing(cover, failing, data_points, client_points)
-        if not failing:
+        missing = missing_ranks(  # step 4
+            failing,
+            codeword_values(failing, cover.sets, *points),
+            membership(cover.sets, num_clients),
+            cover.coalitions[coalitions],
+            threshold,
+        )
+        if not missing.any():
             return MaskFamily(num_clients, threshold, max_colluders, tuple(cover.sets))
+        cover.need[coalitions] = missing.max(0)  # step 5
+        failing = [p for p, lacks in zip(failing, missing, strict=True) if lacks.any()]
+        coalitions = coalitions[missing.any(0)]
     raise InfeasiblePlan(
-        f"no mask family was found for {setting}: modulo {failing[0][0]} some coalition would see too much",
+        f"no mask family was found for {setting}: modulo {failing[0]} some coalition would see too much",
         "use larger primes, more clients, or fewer shards or colluders",
     )
 
@@ -113,21 +125,6 @@ def _check_seeds(seeds: int, setting: str) -> None:
             f"{MOST_SEEDS} are supported",
             "allow for fewer colluders, use fewer clients, or a higher threshold (more shards or square layers)",
         )
-
-
-def _still_failing(
-    cover: "_Cover", failing: list[tuple[int, Integers]], data_points: range, client_points: range
-) -> list[tuple[int, Integers]]:
-    """Step 4 for the coalitions that failed last time, by prime; the others cannot fail now. Sets the new needs."""
-    members = membership(cover.sets, cover.num_clients)
-    still = []
-    for p, which in failing:
-        (values,) = codeword_values((p,), cover.sets, data_points, client_points)
-        missing = missing_ranks(p, values, members, cover.coalitions[which], cover.width + 2)
-        np.maximum.at(cover.need, which, missing)
-        if missing.any():
-            still.append((p, which[missing > 0]))
-    return still
 
 
 class _Cover:

@@ -38,31 +38,39 @@ class MaskFamily:
             raise UsageError("the sets of a family are distinct, and there is at least one")
 
     @cached_property
+    def _outside(self) -> list[set[int]]:
+        return [set(range(self.num_clients)).difference(members) for members in self.sets]
+
+    @cached_property
     def _held(self) -> tuple[tuple[int, ...], ...]:
-        outside = [set(range(self.num_clients)).difference(members) for members in self.sets]
+        outside = self._outside
         return tuple(tuple(s for s, holders in enumerate(outside) if j in holders) for j in range(self.num_clients))
 
     @cached_property
     def _dealers(self) -> tuple[int, ...]:
-        dealt = [0] * self.num_clients
+        outside, dealt = self._outside, [0] * self.num_clients
         dealers = []
         for s in range(len(self.sets)):
-            dealer = min(self.holders(s), key=lambda client: (dealt[client], client))
+            holders = [
+                x % self.num_clients for x in range(s, s + self.num_clients) if x % self.num_clients in outside[s]
+            ]
+            dealer = min(holders, key=dealt.__getitem__)  # the first of the fewest
             dealt[dealer] += 1
             dealers.append(dealer)
         return tuple(dealers)
 
     def holders(self, s: int) -> tuple[int, ...]:
         """The clients that hold seed s, ascending."""
-        members = set(self.sets[s])
-        return tuple(client for client in range(self.num_clients) if client not in members)
+        return tuple(sorted(self._outside[s]))
 
     def held_by(self, client: int) -> tuple[int, ...]:
         """The seeds that a client holds, ascending."""
         return self._held[client]
 
     def dealer(self, s: int) -> int:
-        """The client that makes seed s: of its holders the one that deals fewest of the seeds before s, then lowest."""
+        """The client that makes seed s: of its holders, looked at in the order s, s + 1, … modulo N, the first of those
+        that deal the fewest of the seeds before s.
+        """
         return self._dealers[s]
 
     def dealt_by(self, client: int) -> tuple[int, ...]:

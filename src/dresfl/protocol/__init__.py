@@ -27,6 +27,7 @@ from .set_up import (
     deal_set_up,
     held_seeds,
     most_set_up_bytes,
+    opening_label,
     seed_hashes,
     set_up_bytes,
 )

@@ -145,7 +145,9 @@ def encoded_answer(
         label = opening_label(session, task.round_number, published)
         masks = blinding.values(label, session.network.num_parameters)  # (M,P)
         sizes = [part.shape[1] for part in columns]
-        columns = [session.field.add(part, mask) for part, mask in zip(columns, masks.split(sizes, 1), strict=True)]
+        columns = [
+            session.field.add(part, mask) for part, mask in zip(columns, torch.split(masks, sizes, 1), strict=True)
+        ]
     return Answer.encode_parts(task.round_number, index, columns, session)
 
 

@@ -120,6 +120,8 @@ def combine_shares(session: Session, table: ShareTable, dealer: int, coins: byte
     field, count = session.field, num_combinations(session)
     if tuple(check_share.shape) != (len(field.moduli), count):
         raise UsageError(f"a check share of {count} values for each of {len(field.moduli)} primes was expected")
+    if table.missing(dealer):
+        raise MessageError(f"shares of dealer {dealer} are missing and cannot be checked", "finish the sharing first")
     columns, rows = _factors(session, dealer, coins, count)
     p = np.array(field.moduli, dtype=np.int64).reshape(-1, 1)
     total = check_share.to("cpu", torch.int64).numpy() % p

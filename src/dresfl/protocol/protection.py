@@ -43,3 +43,27 @@ def protections(max_colluders: int, max_liars: int) -> tuple[Protection, ...]:
         Protection("lying clients", lies),
         Protection("readers of the model", "no protection: the model is not differentially private"),
     )
+
+
+def could_see(max_colluders: int) -> dict[str, str]:
+    """What each kind of participant and onlooker could see of a run in the open mode, in words."""
+    masked = "which alone tells it nothing"
+    if max_colluders > 1:
+        masked = f"from which up to {max_colluders} clients together learn nothing"
+    if max_colluders == 0:
+        masked = "without masks, so it shows the rows"
+    return {
+        "each client": (
+            f"its own rows; one share of every client's rows, {masked}; row counts and batches; the weights of every "
+            "round. Rows of others can be computed from the weights"
+        ),
+        "the coordinator": (
+            "row counts and batches; who answered when; the weights and the gradient of every round, and nothing else "
+            "of the answers, which are blinded. Rows can be computed from the gradients. Shares pass it sealed"
+        ),
+        "whoever carries the messages": "who sends how much to whom, and when. Nothing of what is in it",
+        "readers of the model": "the final weights. They are not differentially private",
+    }
+
+
+SIMULATION_SEES = {"this process": "every row, every share and every secret. A simulation protects nobody"}

@@ -1,6 +1,7 @@
 """Random factors for checks of many residues at once: uniform in [0, 2^FACTOR_BITS), and how often they miss."""
 
 from fractions import Fraction
+from functools import cache
 
 from dresfl.field import FACTOR_BITS
 
@@ -16,6 +17,7 @@ def largest_probability(modulus: int) -> Fraction:
     return Fraction(-(-(2**FACTOR_BITS) // modulus), 2**FACTOR_BITS)
 
 
+@cache
 def least_combinations(chances: int, missed_once: Fraction) -> int:
     """The least t for which chances·missed_once^t < 2^−40.
 

@@ -37,7 +37,7 @@ from .log import Log as WriteLog
 from .wire_recorder import WireRecorder
 
 OnNetwork = Send | SendSlice | Close | Finish
-_TERMS = "terms"  # the role of terms.json, if it is sealed
+TERMS_ROLE = "terms"  # the role of terms.json, if it is sealed
 
 
 @final
@@ -72,7 +72,7 @@ class CoordinatorHost:
         if self._terms_path.exists():
             with disk(self._terms_path, "read"):
                 data = self._terms_path.read_bytes()
-            terms = Terms.from_json(open_file(key, data, _TERMS, self._terms_path), agreement)
+            terms = Terms.from_json(open_file(key, data, TERMS_ROLE, self._terms_path), agreement)
         self.machine = Coordinator(settings, agreement, identity, roster, self._train, terms, self._open_spool)
 
     def _train(self, session: Session) -> Training:
@@ -140,7 +140,7 @@ class CoordinatorHost:
                 case Log():
                     self._log(action.event, **action.fields)
                 case StoreTerms():
-                    sealed = seal_file(self._key, action.terms.to_json(self._agreement), _TERMS)
+                    sealed = seal_file(self._key, action.terms.to_json(self._agreement), TERMS_ROLE)
                     write_atomic(self._terms_path, sealed, private=True)
                 case Record():
                     self._watch(action.record, action.answers)

@@ -38,7 +38,7 @@ class CertificateAuthority:
     """A local authority: whoever runs it says which TLS key belongs to which name. Keep it away from the server."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        if certificate.public_key() != key.public_key():
+        if _spki(certificate) != spki_sha256(key.public_key()):
             raise IdentityError("the authority's key and certificate do not belong together", "restore both")
         self._key = key
         self.certificate = certificate
@@ -155,9 +155,12 @@ def describe(certificate: bytes) -> dict[str, str]:
 
 def _parse(pem: bytes, source: str) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(pem)
+        certificate = x509.load_pem_x509_certificate(pem)
+        # these are read late: what is wrong with them shows now, and not where they are used
+        _ = certificate.subject, certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except Exception as error:  # the parser raises what it likes on foreign bytes
         raise IdentityError(f"{source} is not a certificate in PEM") from error
+    return certificate
 
 
 def _spki(certificate: x509.Certificate) -> bytes:

@@ -27,8 +27,38 @@ from dresfl.protocol import AnsweredRounds
 
 _RECORD = struct.Struct("<I32s28s")
 _CHUNK = 1024 * _RECORD.size
-_FREE = b"\xff"
+FREE = b"\xff"
 _LARGEST = 2**32
+
+
+def read_answered(path: Path, session_id: bytes) -> dict[int, bytes]:
+    """The answered rounds of a file, each with the SHA-256 of its weights. StoreError if the file is damaged."""
+    answered: dict[int, bytes] = {}
+    data, length = read_private(path, _LARGEST) or b"", 0
+    for number in range(len(data) // _RECORD.size):
+        round_number, weights, check = _RECORD.unpack_from(data, length)
+        if check != _check(session_id, number, round_number, weights) or round_number in answered:
+            break
+        answered[round_number] = weights
+        length += _RECORD.size
+    free, rest = _CHUNK - length % _CHUNK, data[length:]
+    more = rest[free:]  # there only if the next chunk was being made: then one place of this one is free
+    sound = rest[:free] == FREE * free and (not more or (free == _RECORD.size and _unfinished(more)))
+    if not sound:
+        raise StoreError(
+            f"{path} is damaged after {len(answered)} records: which rounds were answered is not known",
+            "restore the file, or begin a new run: a batch must not be answered for two sets of weights",
+        )
+    return answered
+
+
+def _unfinished(more: bytes) -> bool:
+    return len(more) <= _CHUNK and not more.strip(b"\0" + FREE)
+
+
+def _check(session_id: bytes, number: int, round_number: int, weights: bytes) -> bytes:
+    place = struct.pack("<QI", number, round_number)
+    return hashlib.sha256(b"dresfl answered" + session_id + place + weights).digest()[:28]
 
 
 @final
@@ -37,40 +67,14 @@ class AnswerLog(AnsweredRounds):
 
     def __init__(self, path: Path, session_id: bytes) -> None:
         self.path, self._session_id = path, session_id
-        self._answered: dict[int, bytes] = {}
-        self._length = 0  # bytes of records
         self._file = -1
         with disk(path, "open"):
             if not path.exists():
-                write_atomic(path, _FREE * _CHUNK, private=True, error=StoreError)
-        self._read()
+                write_atomic(path, FREE * _CHUNK, private=True, error=StoreError)
+        self._answered = read_answered(path, session_id)
+        self._length = len(self._answered) * _RECORD.size  # bytes of records: each is of another round
         with disk(path, "open"):
             self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-
-    def _read(self) -> None:
-        data = read_private(self.path, _LARGEST) or b""
-        for number in range(len(data) // _RECORD.size):
-            round_number, weights, check = _RECORD.unpack_from(data, self._length)
-            if check != self._check(number, round_number, weights):
-                break
-            self._answered[round_number] = weights
-            self._length += _RECORD.size
-        free, rest = _CHUNK - self._length % _CHUNK, data[self._length :]
-        more = rest[free:]  # there only if the next chunk was being made: then one place of this one is free
-        sound = rest[:free] == _FREE * free and (not more or (free == _RECORD.size and self._unfinished(more)))
-        if not sound:
-            raise StoreError(
-                f"{self.path} is damaged after {len(self._answered)} records: which rounds were answered is not known",
-                "restore the file, or begin a new run: a batch must not be answered for two sets of weights",
-            )
-
-    @staticmethod
-    def _unfinished(more: bytes) -> bool:
-        return len(more) <= _CHUNK and not more.strip(b"\0" + _FREE)
-
-    def _check(self, number: int, round_number: int, weights: bytes) -> bytes:
-        place = struct.pack("<QI", number, round_number)
-        return hashlib.sha256(b"dresfl answered" + self._session_id + place + weights).digest()[:28]
 
     def claim(self, round_number: int, weights: bytes) -> bool:
         """Note the round on the disk before its answer leaves; False if it was answered for other weights."""
@@ -78,10 +82,10 @@ class AnswerLog(AnsweredRounds):
             raise StoreError(f"{self.path} is closed")
         known = self._answered.get(round_number)
         if known is None:
-            check = self._check(self._length // _RECORD.size, round_number, weights)
+            check = _check(self._session_id, self._length // _RECORD.size, round_number, weights)
             with disk(self.path, "write"):
                 if (self._length + _RECORD.size) % _CHUNK == 0:
-                    self._write(_FREE * _CHUNK, self._length + _RECORD.size)
+                    self._write(FREE * _CHUNK, self._length + _RECORD.size)
                 self._write(_RECORD.pack(round_number, weights, check), self._length)
             self._length += _RECORD.size
             self._answered[round_number] = known = weights

@@ -158,6 +158,11 @@ def open_file(key: StorageKey | None, data: bytes, role: str, path: Path) -> byt
     return data
 
 
+def mark_of(data: bytes) -> str:
+    """The mark of the key that sealed a file's bytes, in hex; empty if they are not sealed."""
+    return data[len(_HEAD) : len(_HEAD) + _MARK].hex() if data[: len(_HEAD)] == _HEAD else ""
+
+
 def check_mark(key: StorageKey | None, found: object, folder: Path) -> None:
     """Refuse a folder of another key than the one given. found: the mark that it notes, in hex; empty: of no key."""
     given = "" if key is None else key.mark.hex()

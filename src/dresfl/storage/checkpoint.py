@@ -115,9 +115,10 @@ def read_checkpoint(folder: RunFolder, training: Training) -> Checkpoint | None:
         return found
 
 
-def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
+def read_content(path: Path, key: StorageKey | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description of a checkpoint, whichever run it is of. CheckpointError if it is damaged."""
     try:
-        data = open_file(folder.key, path.read_bytes(), _ROLE, path)
+        data = open_file(key, path.read_bytes(), _ROLE, path)
         tensors, meta = decode_tensors(data)
     except FileNotFoundError as error:
         raise _Damaged(f"{path} is missing") from error
@@ -141,14 +142,20 @@ def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
         raise _Damaged(f"{path} is damaged: it does not have its digest")
     if found != FORMAT:
         raise CheckpointError(f"{path} has the format {found}, but {FORMAT!r} was wanted", "use the dresfl of then")
+    if missing := {"session", "settings", "progress", "metrics"} - meta.keys():
+        raise CheckpointError(f"{path} has no {min(missing)}", "start over in another folder")
+    return tensors, meta
+
+
+def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
+    tensors, meta = read_content(path, folder.key)
     if meta["session"] != training.session.session_id.hex():
         raise CheckpointError(
             f"{path} is of another run: of session {meta['session']}, not {training.session.session_id.hex()}",
             "bring back the run's own files, or start over in another folder",
         )
     check_settings(path, meta["settings"], folder.settings)
-    progress: Any = meta["progress"]
-    return Checkpoint(tensors, progress, str(meta["metrics"]))
+    return Checkpoint(tensors, meta["progress"], str(meta["metrics"]))
 
 
 def check_settings(path: Path, then: object, now: Mapping[str, object]) -> None:

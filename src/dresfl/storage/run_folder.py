@@ -88,7 +88,6 @@ class Measurement:
     gradient_norm: float
     peak_bits: float
     seconds: float
-    liars: dict[str, int] = dataclasses.field(default_factory=dict)  # client: rounds in which its answer was a lie
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as plain values."""
@@ -226,7 +225,6 @@ class RunRecorder:
             gradient_norm=record.gradient_norm,
             peak_bits=progress.peak_bits,
             seconds=progress.seconds,
-            liars={str(client): count for client, count in self._training.lies.items()},
         )
         self.history.append(measured)
         if self._metrics is not None:

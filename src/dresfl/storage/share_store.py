@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, final
+from typing import Any, NoReturn, Self, final
 
 import torch
 from torch import Tensor
@@ -44,9 +44,9 @@ from dresfl.files import (
 )
 from dresfl.protocol import Session, Verdict
 
-from .answered_rounds import AnswerLog
+from .answered_rounds import FREE, AnswerLog
 from .at_rest import StorageKey, check_mark, open_file, seal_file
-from .share_table import DiskTable
+from .share_table import DiskTable, unfinished
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ FORMAT = "dresfl store 3"
 _SECRET = b"dresfl secret 1\n"
 _SALT = 16  # bytes
 _CLAIM, _VERDICT = "check.claimed", "verdict.json"
+_RECORD = {"tag": str, "index": int, "sharing": str, "nonce": str, "client_rows": list}  # sharing.json
 
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
 
@@ -187,7 +188,7 @@ class ShareStore:
         for folder in self._sharings():
             path = folder / "sharing.json"
             try:
-                record = read_record(path)
+                record = _sharing_record(path)
                 if record is None or (record["tag"], record["index"]) != (self.tag.hex(), index):
                     continue
                 nonce = bytes.fromhex(record["nonce"])
@@ -204,9 +205,9 @@ class ShareStore:
     def table(self, session: Session, index: int, look: bool = True) -> tuple[DiskTable, list[str]]:
         """The shares of the session's sharing, and what was found wrong with them, in words.
 
-        look=False reads a slice only before its first use, for a process that lives for one message. The space for all
-        shares is taken at once. Refused if the sharing was dealt to another client number here, or dealt by this client
-        under another secret or from other rows.
+        look=False reads a slice only before its first use, for a process that lives for one message. A sharing that is
+        new here takes the place of those that were never finished. Refused if the sharing was dealt to another client
+        number here, or dealt by this client under another secret or from other rows.
         """
         folder, key = self._folder(session), (session.sharing_digest, index)
         if key in self._tables:
@@ -220,7 +221,7 @@ class ShareStore:
         }
         path = folder / "sharing.json"
         try:
-            found = read_record(path)
+            found = _sharing_record(path)
         except StoreError as error:
             _log.warning("%s; it is written again", error)
             found = None
@@ -231,6 +232,7 @@ class ShareStore:
                 "all participants must share again, or bring back the secret and rows of then",
             )
         if found is None:
+            self._drop_unfinished(folder)
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         return table, table.damage
@@ -279,12 +281,12 @@ class ShareStore:
             with disk(folder, "read"):
                 files = [path.stat() for path in folder.iterdir()]
             try:
-                record = read_record(folder / "sharing.json")
+                record = _sharing_record(folder / "sharing.json")
             except StoreError as error:
                 _log.warning("%s", error)
                 record = None
             client, rows = (record["index"], sum(record["client_rows"])) if record else (-1, 0)
-            size = sum(file.st_blocks * 512 for file in files)  # what is taken: the space is reserved at once
+            size = sum(file.st_blocks * 512 for file in files)  # what is taken: a file may have holes
             found.append(Sharing(folder.name, client, rows, size, max(file.st_mtime for file in files)))
         return sorted(found, key=lambda sharing: -sharing.last_used)
 
@@ -298,13 +300,39 @@ class ShareStore:
             raise StoreError(
                 f"{self.folder} has no shares of {identity!r}", f"it has those of: {', '.join(known) or 'none'}"
             )
-        for key in [key for key in self._tables if key[0].hex().startswith(identity)]:
+        self._delete_shares(self.folder / identity)
+
+    def _delete_shares(self, folder: Path) -> None:
+        for key in [key for key in self._tables if key[0].hex().startswith(folder.name)]:
             self._tables.pop(key).close(flush=False)
-        folder = self.folder / identity
         with disk(folder, "delete from"):
             for path in _dealt(folder):
                 path.unlink()
             sync_folder(folder)
+
+    def _drop_unfinished(self, new: Path) -> None:
+        """Delete the shares of all other sharings in which slices never came, and what else is of no use then.
+
+        So a coordinator that invents one sharing after the other never takes the space of more than one. Should an
+        unfinished sharing be gone on with, its dealers deal again what they dealt.
+        """
+        for folder in self._dealt_sharings():
+            if folder != new and unfinished(folder):
+                _log.warning("%s was never finished, and another sharing begins: its shares are deleted", folder)
+                self._delete_shares(folder)
+                self._drop_empty_logs(folder)
+
+    def _drop_empty_logs(self, folder: Path) -> None:
+        """Delete the logs in which no round is noted, and the folder if nothing else is in it."""
+        for key in [key for key, log in self._logs.items() if log.path.parent == folder]:
+            self._logs.pop(key).close()
+        with disk(folder, "delete from"):
+            for path in folder.glob("*.answered"):
+                if not path.read_bytes().strip(FREE):
+                    path.unlink()
+            if not any(folder.iterdir()):
+                folder.rmdir()
+                sync_folder(self.folder)
 
     def _sharings(self) -> Sequence[Path]:
         return [path for path in sorted(self.folder.iterdir()) if _is_identity(path.name) and path.is_dir()]
@@ -327,7 +355,22 @@ class ShareStore:
 
 
 def _is_identity(name: str) -> bool:
-    return len(name) == 32 and all(letter in "0123456789abcdef" for letter in name)
+    return len(name) == 32 and _is_hex(name)
+
+
+def _sharing_record(path: Path) -> dict[str, Any] | None:
+    """What a sharing's record says; None if there is none. StoreError if it is not one that this release writes."""
+    record = read_record(path)
+    if record is not None:
+        kinds = {key: type(value) for key, value in record.items()}
+        rows = record.get("client_rows")
+        if kinds != _RECORD or not all(type(count) is int for count in rows or ()) or not _is_hex(record["nonce"]):
+            raise StoreError(f"{path} is not the record of a sharing", "delete it: it is written again")
+    return record
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and all(letter in "0123456789abcdef" for letter in text)
 
 
 def _dealt(folder: Path) -> list[Path]:

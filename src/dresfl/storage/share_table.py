@@ -12,7 +12,9 @@ zeros: the slice has not come. A slice is held if its bytes have the digest that
 
 Every record has its place from the start, and both files have their full size. So a flush writes the records of the
 slices since the last one and no others, an index never grows, and a record is one write within one sector, done or not
-done. Rows are written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`.
+done. Before the first slice of another dealer comes, the files have holes: terms alone, which a coordinator may have
+invented, take no space. That there is enough of it is seen at once, and it is taken with that first slice. Rows are
+written, then flushed, then listed: a crash at any moment costs the slices since the last `flush`.
 
 Opening reads every byte once, or, if so asked, each slice is read when it is first used. What does not have its digest,
 and a record that does not have its check, is named, and its slice is missing. When a slice comes again whose record is
@@ -23,6 +25,7 @@ sealed again is the same bytes again.
 """
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import logging
@@ -73,6 +76,7 @@ class DiskTable(ShareTable):
         self._num_rows = [session.coded_rows(dealer) for dealer in clients]
         self._first_row = np.cumsum([0, *self._num_rows])  # of each dealer; the last: of all
         self._first_slice = np.cumsum([0, *(num_slices(session, dealer) for dealer in clients)])
+        self._check_room(folder)
         slices = int(self._first_slice[-1])
         self._digests = np.zeros((slices, _DIGEST), dtype=np.uint8)  # zeros: not known
         self._held = np.zeros(slices, dtype=np.bool_)
@@ -83,12 +87,13 @@ class DiskTable(ShareTable):
         self._pending: list[int] = []  # slices written and not yet listed
         self._pending_bytes = 0
         self._files: list[int] = []  # rows, index
+        self._space_taken = False
         self._map: mmap.mmap | None = None
         self._rows = np.empty((0, 0, 0), dtype=np.uint8)  # (rows of all dealers,M,W·bytes)
         self._set_up = SetUpFile(folder, session, index, key)
         self.damage: list[str] = list(self._set_up.damage)  # what was found wrong on opening, in words
         try:
-            self._allocate(folder)
+            self._open_files(folder)
             self._read_index()
             self._verify()
             self._map_rows()
@@ -121,15 +126,33 @@ class DiskTable(ShareTable):
 
     # -- opening ---------------------------------------------------------------------------------------------
 
-    def _allocate(self, folder: Path) -> None:
-        """Open both files and take their space now: a disk too small is known before anything travels."""
+    @property
+    def _sizes(self) -> dict[Path, int]:
+        """The bytes of both files. The index first: rows without an index are damage, and said to be."""
+        rows, slices = int(self._first_row[-1]), int(self._first_slice[-1])
+        return {self._index_path: slices * _RECORD, self._rows_path: rows * self._row_bytes}
+
+    def _check_room(self, folder: Path) -> None:
+        """See that the disk has room for everything: one that is too small is known before anything travels."""
+        wanted = sum(self._sizes.values())
+        with disk(folder, f"keep {wanted} bytes in"):
+            taken = sum(path.stat().st_blocks * 512 for path in self._sizes if path.exists())
+            free = os.statvfs(folder)
+            if wanted > taken + free.f_bavail * free.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _take_space(self) -> None:
+        """Fill the holes of both files, so that a slice that comes finds its space."""
+        for file, (path, wanted) in zip(reversed(self._files), self._sizes.items(), strict=True):
+            with disk(path, f"keep {wanted} bytes in"):
+                os.posix_fallocate(file, 0, wanted)
+        self._space_taken = True
+
+    def _open_files(self, folder: Path) -> None:
+        """Open both files, or make them, in their full size."""
         made: list[Path] = []
-        sizes = {
-            self._index_path: len(self._held) * _RECORD,
-            self._rows_path: int(self._first_row[-1]) * self._row_bytes,
-        }
         try:
-            for path, wanted in sizes.items():  # the index first: rows without an index are damage, and said to be
+            for path, wanted in self._sizes.items():
                 with disk(path, f"keep {wanted} bytes in"):
                     if not path.exists():
                         if path == self._index_path and self._rows_path.exists():
@@ -140,9 +163,8 @@ class DiskTable(ShareTable):
                     found = os.fstat(file).st_size
                     if path not in made and found != wanted:
                         self._note(f"{path} has {found} bytes instead of {wanted}")
-                    if found > wanted:
+                    if found != wanted:
                         os.ftruncate(file, wanted)
-                    os.posix_fallocate(file, 0, wanted)
             with disk(folder, "write to"):
                 sync_folder(folder)
         except StoreError:
@@ -259,6 +281,8 @@ class DiskTable(ShareTable):
         self._look_at(place)
         if self._held[place]:
             return
+        if dealer != self._index and not self._space_taken:
+            self._take_space()
         start, _ = self._extent(dealer, number)
         self._write(self._rows_path, self._files[0], data, start)
         self._digests[place] = np.frombuffer(digest, dtype=np.uint8)
@@ -359,6 +383,16 @@ class DiskTable(ShareTable):
             for file in self._files:
                 os.close(file)
             self._files.clear()
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether some slice of a sharing has never come. One that came and was damaged since does not count."""
+    try:
+        records = np.frombuffer((folder / "shares.index").read_bytes(), dtype=np.uint8)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    whole = records[: len(records) // _RECORD * _RECORD].reshape(-1, _RECORD)
+    return not len(whole) or not bool(whole.any(1).all())
 
 
 def _runs(ascending: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """What the gRPC runtime costs: seconds a round next to the local runtime, how fast the relay is, and a large model.
 
     python -m dresfl.experiments.bench.network rounds --clients 20 --rounds 300
+    python -m dresfl.experiments.bench.network blinding --clients 12 --rounds 300
     python -m dresfl.experiments.bench.network relay --clients 5 --rows 2000
     python -m dresfl.experiments.bench.network large --clients 4 --rounds 4
 
@@ -10,6 +11,7 @@ Clients are processes of their own, all on this machine. Figures go to stdout as
 import argparse
 import json
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -54,6 +56,28 @@ def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
         "grpc_seconds_per_round": result["seconds"] / rounds,
         "local_seconds_per_round": local["seconds"] / rounds,
         "same_weights": result["weights_sha256"] == local["weights_sha256"],
+    }
+
+
+def measure_blinding(clients: int, rounds: int, turns: int = 3) -> dict[str, Any]:
+    """The digits preset with every client a process: seconds a round with everything on, and without blinding."""
+    settings = (f"rounds={rounds}", f"evaluate_every={rounds}", "threads=1")
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    weights = set()
+    for _ in range(turns):
+        for blinded in (True, False):
+            with tempfile.TemporaryDirectory() as name:
+                result = federate(Trial("digits", clients, settings=settings, blinded=blinded), Path(name))
+            seconds[blinded].append(result["seconds"] / rounds)
+            weights.add(result["weights_sha256"])
+    medians = {blinded: statistics.median(values) for blinded, values in seconds.items()}
+    return {
+        "clients": clients,
+        "rounds": rounds,
+        "blinded_seconds_per_round": seconds[True],
+        "unblinded_seconds_per_round": seconds[False],
+        "ratio_of_medians": medians[True] / medians[False],
+        "same_weights": len(weights) == 1,
     }
 
 
@@ -174,13 +198,15 @@ def _classes(agreed: AgreementFile) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "relay", "large"])
+    parser.add_argument("what", choices=["rounds", "blinding", "relay", "large"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--rows", type=int, default=2000, help="of each client, for relay (an odd number of clients)")
     options = parser.parse_args()
     if options.what == "rounds":
         measured = measure_rounds(options.clients, options.rounds)
+    elif options.what == "blinding":
+        measured = measure_blinding(options.clients, options.rounds)
     elif options.what == "large":
         measured = measure_large(options.clients, options.rounds)
     else:

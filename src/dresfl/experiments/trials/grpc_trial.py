@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -67,6 +67,7 @@ class Trial:
     data: Path | None = None
     limit: float = 1800.0  # seconds
     record: bool = False  # whether every participant writes down what it sees
+    blinded: bool = True  # False: to measure what blinding costs
 
     def run_config(self) -> RunConfig:
         if not 0 <= self.kill <= self.clients:
@@ -85,9 +86,11 @@ class Trial:
 class Process:
     """One process, its log, and how it ended."""
 
-    def __init__(self, name: str, command: str, folder: Path, config: str) -> None:
+    def __init__(self, name: str, command: str | Sequence[str], folder: Path, config: str) -> None:
+        """command: one of `dresfl`, or the arguments of Python that start something like it."""
         self.name, self._folder = name, folder
-        self._arguments = [sys.executable, "-m", "dresfl", command, "--config", str(folder / config), "--json"]
+        program = ["-m", "dresfl", command] if isinstance(command, str) else command
+        self._arguments = [sys.executable, *program, "--config", str(folder / config), "--json"]
         self._process: subprocess.Popen[bytes] | None = None
         self._read = 0
         self.events: list[dict[str, Any]] = []
@@ -152,7 +155,8 @@ def write_trial(trial: Trial, folder: Path) -> tuple[Process, list[Process]]:
     data = str(trial.data.resolve()) if trial.data else ""
     _write_coordinator(config, keys, data, folder, "127.0.0.1:0")
     coordinator = Process("coordinator", "serve", folder / "coordinator", "fed.toml")
-    return coordinator, [Process(name, "join", folder / name, "site.toml") for name in names]
+    command = "join" if trial.blinded else ("-m", "dresfl.experiments.bench.unblinded_client")
+    return coordinator, [Process(name, command, folder / name, "site.toml") for name in names]
 
 
 def make_keys(folder: Path, names: list[str]) -> Roster:

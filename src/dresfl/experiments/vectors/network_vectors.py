@@ -13,9 +13,26 @@ from torch import Tensor
 
 from dresfl.federation import Agreement, Introduction, Terms, messages, sharing_nonce
 from dresfl.federation.enrolment import signed_begin
+from dresfl.federation.terms import coin_commitment, common_coins
 from dresfl.field import SecretSeed
 from dresfl.model import Dense, Square, weights_sha256
-from dresfl.protocol import Client, Session, Task, num_slices, slice_range
+from dresfl.protocol import (
+    Client,
+    MemoryAnswers,
+    MemoryTable,
+    Session,
+    SetUp,
+    Task,
+    Verdict,
+    blinding_of,
+    combine_shares,
+    encoded_answer,
+    held_seeds,
+    num_combinations,
+    num_slices,
+    seed_hashes,
+    slice_range,
+)
 from dresfl.sealing import Roster, SealContext
 from dresfl.sealing.envelope import seal_with_ephemeral
 
@@ -50,25 +67,38 @@ def make_network_vectors() -> dict[str, Any]:
         rows_can_be_computed="accepted",
     )
     own_bytes, run_nonce = fixed_secret("own bytes")[:16], fixed_secret("run nonce")[:16]
-    contributions = tuple(fixed_secret(f"contribution {name}") for name in _CLIENTS)
+    coins = tuple(fixed_secret(f"coin {name}") for name in _CLIENTS)
+    contributions = tuple(
+        fixed_secret(f"contribution {name}") + coin_commitment(coin) for name, coin in zip(_CLIENTS, coins, strict=True)
+    )
     terms = Terms(sharing_nonce(own_bytes, contributions), run_nonce, own_bytes, _ROWS, contributions)
     session = terms.session(agreement)
     challenge = fixed_secret("challenge")[:16]
     introduction = Introduction(_ROWS[_RECEIVER], contributions[_RECEIVER])
-    share, context, answer, task, later = _messages(session)
+    share, context, task, later = _messages(session)
+    members, table = _sharing(session)
+    set_ups = [table.set_up(dealer) or b"" for dealer in range(len(clients))]
+    seeds = held_seeds(session, _RECEIVER, table)
+    answer = encoded_answer(session, _RECEIVER, table, MemoryAnswers(), task, blinding_of(session, _RECEIVER, seeds))
+    common = common_coins(coins)
+    checks = [SetUp.decode(session, dealer, _RECEIVER, data).check for dealer, data in enumerate(set_ups)]
+    values = [combine_shares(session, table, dealer, common, check) for dealer, check in enumerate(checks)]
+    checked = messages.Checked(tuple(seed_hashes(session, seeds)), session.field.pack(torch.stack(values, 1)))
+    content = share + members[_DEALER].deal_set_up([_RECEIVER])[0]
     ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral network"))
-    sealed = seal_with_ephemeral(ephemeral, clients[_DEALER], clients[_RECEIVER].member, context, share)
+    sealed = seal_with_ephemeral(ephemeral, clients[_DEALER], clients[_RECEIVER].member, context, content)
     made: dict[str, messages.Message] = {
         "Hello": messages.Hello(introduction, challenge, agreement.encode(), b"instance"),
         "Holding": messages.Holding(_DEALER, sum(1 << number for number in _HELD)),
         "Holding nothing": messages.Holding(_DEALER, 0),
-        "Ready": messages.Ready(session.sharing_id),
+        "Ready": messages.Ready(session.sharing_id, coins[_RECEIVER]),
         "Slice": messages.Slice(_RECEIVER, 0, sealed),
         "Ack": messages.Ack(_DEALER, 0),
         "Reject": messages.Reject(_DEALER, 0, "it does not open"),
         "Answered": messages.Answered(_ROUND, answer),
         "Informed": messages.Informed(agreement.rounds),
         "Declined": messages.Declined(1, "round 1 was answered for other weights"),
+        "Checked": checked,
         "Wait": messages.Wait("2 of 5 clients are missing"),
         "Begin": signed_begin(coordinator, roster, _RECEIVER, challenge, terms),
         "Request": messages.Request(_RECEIVER, 0),
@@ -76,6 +106,9 @@ def make_network_vectors() -> dict[str, Any]:
         "Weights": messages.Weights(task.encode(session)),
         "Delta": _delta(task, later),
         "Done": messages.Done(Task(agreement.rounds, later.weights).encode(session)),
+        "Check": messages.Check(coins),
+        "Judged": messages.Judged(Verdict((2,), (0, 4))),
+        "Judged clean": messages.Judged(Verdict()),
     }
     encoded = {name: message.encode() for name, message in made.items()}
     return {
@@ -96,6 +129,10 @@ def make_network_vectors() -> dict[str, Any]:
         "challenge": challenge.hex(),
         "challenged": _RECEIVER,
         "mask_secrets": [fixed_secret(f"masks {i}").hex() for i in range(len(clients))],
+        "mask_sets": [list(members) for members in session.mask_family.sets],
+        "seed_dealers": [session.mask_family.dealer(number) for number in range(len(session.mask_family.sets))],
+        "combinations": num_combinations(session),
+        "set_ups": [data.hex() for data in set_ups],
         "share": share.hex(),
         "later_task": later.encode(session).hex(),
         "later_weights_sha256": weights_sha256(later.weights),
@@ -105,18 +142,31 @@ def make_network_vectors() -> dict[str, Any]:
     }
 
 
-def _messages(session: Session) -> tuple[bytes, SealContext, bytes, Task, Task]:
-    """A Share message and its place, client 1's Answer, the Task it answers, and the Task after that."""
-    clients = [Client(session, i, SecretSeed(fixed_secret(f"masks {i}")), *_rows(m)) for i, m in enumerate(_ROWS)]
+def _members(session: Session, table: MemoryTable | None = None) -> list[Client]:
+    """All clients. table: where client 1 keeps its shares."""
+    seeds = [SecretSeed(fixed_secret(f"masks {i}")) for i in range(len(_ROWS))]
+    return [Client(session, i, seeds[i], *_rows(m), table if i == _RECEIVER else None) for i, m in enumerate(_ROWS)]
+
+
+def _sharing(session: Session) -> tuple[list[Client], MemoryTable]:
+    """All clients, and what client 1 was dealt."""
+    table = MemoryTable(session)
+    clients = _members(session, table)
     for dealer in clients:
         clients[_RECEIVER].receive(dealer.deal(_RECEIVER))
+        clients[_RECEIVER].receive_set_up(dealer.index, dealer.deal_set_up([_RECEIVER])[0])
+    return clients, table
+
+
+def _messages(session: Session) -> tuple[bytes, SealContext, Task, Task]:
+    """A Share message and its place, a Task, and the Task after that."""
     rows = slice_range(session, _DEALER, 0)
-    share = clients[_DEALER].deal(_RECEIVER, rows.start, len(rows)).encode(session)
+    share = _members(session)[_DEALER].deal(_RECEIVER, rows.start, len(rows)).encode(session)
     context = SealContext(session.sharing_id, _DEALER, _RECEIVER, 0, num_slices(session, _DEALER))
     weights = session.network.initial_weights(session.stream)
     task = Task(_ROUND, weights)
     later = Task(_ROUND + 1, weights + torch.arange(-7, weights.numel() - 7))
-    return share, context, clients[_RECEIVER].answer(task).encode(session), task, later
+    return share, context, task, later
 
 
 def _rows(count: int) -> tuple[Tensor, Tensor]:
@@ -138,17 +188,21 @@ def _refused(encoded: dict[str, bytes]) -> list[dict[str, str]]:
     """Messages that must be refused where the message named is expected."""
     hello, begin = encoded["Hello"], encoded["Begin"]
     version_1 = b"\x01\x01" + bytes(32 + 4 + 32 + 32 + 16)  # a Hello with the digest of an agreement
-    version_2 = hello[:1] + b"\x02" + hello[2:86] + hello[94:]  # without an instance
+    version_3 = hello[:1] + b"\x03" + hello[2:38] + hello[70:]  # without a commitment to a coin
     cases = [
         ("Hello", "an empty message", b""),
         ("Hello", "another kind", encoded["Ready"]),
-        ("Hello", "an unknown version", hello[:1] + b"\x04" + hello[2:]),
+        ("Hello", "an unknown version", hello[:1] + b"\x05" + hello[2:]),
         ("Hello", "version 1", version_1),
-        ("Hello", "version 2", version_2),
-        ("Hello", "too short", hello[:93]),
+        ("Hello", "version 3", version_3),
+        ("Hello", "too short", hello[:125]),
         ("Ready", "a byte more", encoded["Ready"] + b"\x00"),
-        ("Begin", "a client less than it says", begin[:-36]),
-        ("Begin", "a client more than it says", begin + bytes(36)),
+        ("Ready", "no coin", encoded["Ready"][:17]),
+        ("Checked", "a hash less than it says", encoded["Checked"][: 3 + 15]),
+        ("Judged", "a client less than it says", encoded["Judged"][:-2]),
+        ("Judged", "a byte more", encoded["Judged"] + b"\x00"),
+        ("Begin", "a client less than it says", begin[:-68]),
+        ("Begin", "a client more than it says", begin + bytes(68)),
         ("Begin", "a byte less", begin[:-1]),
         ("Wait", "a text of 1,001 bytes", encoded["Wait"][:1] + b"x" * 1001),
         ("Reject", "a text of 1,001 bytes", encoded["Reject"][:7] + b"x" * 1001),

@@ -19,7 +19,7 @@ from dresfl.files import write_atomic
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
 
-FORMAT = "dresfl vectors 4"
+FORMAT = "dresfl vectors 5"
 _ROUND = 3
 _ABSENT = 4  # this client does not answer
 

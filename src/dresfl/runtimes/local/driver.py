@@ -9,15 +9,19 @@ from torch import Tensor
 
 from dresfl.field import SecretSeed
 from dresfl.kernels.cpu.sharing import kernels_alone_share
+from dresfl.masking import Blinding
+from dresfl.model import weights_sha256
 from dresfl.protocol import (
     Answer,
     BatchRows,
     RoundRecord,
     Session,
     Training,
+    blinding_of,
     coded_gradient,
     encoded_gradient,
     mask_rows,
+    opening_label,
     rows_to_share,
 )
 from dresfl.storage.transcript import Recording
@@ -46,9 +50,11 @@ class LocalFederation:
         dropouts: Dropouts,
         engine: Engine,
         recording: Recording | None = None,
+        blinded: bool = False,
     ) -> None:
         """data: each client's integer inputs (m,F) and targets (m,C).
 
+        blinded: answers are blinded as between real participants. The weights are the same, and rounds take longer.
         recording: writes down what participants see. All clients are sent all weights, as if nobody lost a connection.
         """
         self.session = session
@@ -65,7 +71,8 @@ class LocalFederation:
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
-        in_blocks = torch.device(session.device).type == "cuda" and recording is None
+        self._blinding = _blinding_of_all(session) if blinded else None
+        in_blocks = torch.device(session.device).type == "cuda" and recording is None and not blinded
         self._blocks = RoundBlocks(session, training, self) if in_blocks else None
 
     def __reduce__(self) -> NoReturn:
@@ -74,7 +81,7 @@ class LocalFederation:
     def run_rounds(self, limit: int) -> list[tuple[RoundRecord, int]]:
         """Play up to `limit` rounds; return each one's record and how many clients answered.
 
-        One round at a time on a CPU, or if they are recorded; a block of them on a GPU.
+        One round at a time on a CPU, or if they are recorded or blinded; a block of them on a GPU.
         """
         if self._blocks is not None:
             return self._blocks.run(limit)
@@ -116,10 +123,25 @@ class LocalFederation:
             clients = survivors[start : start + group]
             gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
-                answer = Answer(number, client, gradients[:, place])
+                residues = gradients[:, place]  # (M,P)
+                if self._blinding is not None:
+                    published = bytes.fromhex(weights_sha256(self.training.weights))
+                    label = opening_label(session, number, published)
+                    residues = session.field.add(residues, self._blinding[client].values(label, residues.shape[1]))
+                answer = Answer(number, client, residues)
                 if self._recording is not None:
                     self._recording.answer(answer)
                 record = self.training.receive(answer)
                 if record is not None:
                     return record
         raise RuntimeError("enough answers did not close the round")
+
+
+def _blinding_of_all(session: Session) -> list[Blinding]:
+    """Every client's part of the masks, from fresh seeds."""
+    family = session.mask_family
+    seeds = [SecretSeed.fresh() for _ in family.sets]
+    return [
+        blinding_of(session, client, {number: seeds[number] for number in family.held_by(client)})
+        for client in range(session.num_clients)
+    ]

@@ -11,35 +11,42 @@ from numba.extending import intrinsic
 
 from .vectors import I64, LANES32, VI, at, compiled, pointer, read, read32, repeat, write32
 
+CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
+
+
+def double_rounds(b: Any, start: list[Any]) -> list[Any]:
+    """The ten double rounds over a state of sixteen vectors, one block to a lane."""
+    rotate = declare(b.module, ir.FunctionType(VI, [VI, VI, VI]), f"llvm.fshl.v{LANES32}i32")
+
+    def turned(x: Any, y: Any, left: int) -> Any:
+        mixed = b.xor(x, y)
+        return b.call(rotate, [mixed, mixed, ir.Constant(VI, [left] * LANES32)])
+
+    def double_round(carried: list[Any]) -> list[Any]:
+        x = list(carried)
+        columns = [(i, 4 + i, 8 + i, 12 + i) for i in range(4)]
+        diagonals = [(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)]
+        for group in (columns, diagonals):
+            # the four quarter rounds are independent: side by side, they hide each other's latency
+            for first, second in ((16, 12), (8, 7)):
+                for a, q, _, d in group:
+                    x[a] = b.add(x[a], x[q])
+                    x[d] = turned(x[d], x[a], first)
+                for _, q, c, d in group:
+                    x[c] = b.add(x[c], x[d])
+                    x[q] = turned(x[q], x[c], second)
+        return x
+
+    return repeat(b, ir.Constant(I64, 10), start, double_round)
+
 
 def _chacha20_rounds() -> Any:
     """The block function over the states (16,LANES32) at one address, into another."""
 
     def emit(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         source, target = arguments
-        rotate = declare(b.module, ir.FunctionType(VI, [VI, VI, VI]), f"llvm.fshl.v{LANES32}i32")
-
-        def turned(x: Any, y: Any, left: int) -> Any:
-            mixed = b.xor(x, y)
-            return b.call(rotate, [mixed, mixed, ir.Constant(VI, [left] * LANES32)])
-
-        def double_round(carried: list[Any]) -> list[Any]:
-            x = list(carried)
-            columns = [(i, 4 + i, 8 + i, 12 + i) for i in range(4)]
-            diagonals = [(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)]
-            for group in (columns, diagonals):
-                # the four quarter rounds are independent: side by side, they hide each other's latency
-                for first, second in ((16, 12), (8, 7)):
-                    for a, q, _, d in group:
-                        x[a] = b.add(x[a], x[q])
-                        x[d] = turned(x[d], x[a], first)
-                    for _, q, c, d in group:
-                        x[c] = b.add(x[c], x[d])
-                        x[q] = turned(x[q], x[c], second)
-            return x
-
         start = [b.load(at(b, source, 4 * LANES32 * w, VI), align=4) for w in range(16)]
-        found = repeat(b, ir.Constant(I64, 10), start, double_round)
+        found = double_rounds(b, start)
         for w in range(16):
             # read the state again rather than hold it through the rounds
             again = b.load(at(b, source, 4 * LANES32 * w, VI), align=4)
@@ -62,7 +69,7 @@ def chacha20(first: int, last: int, keys: int, counters: int, nonces: int, out: 
     state = (room.ctypes.data + 63) // 64 * 64
     stream = state + 16 * LANES32 * 4
     for lane in range(LANES32):
-        for word, constant in enumerate((0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)):
+        for word, constant in enumerate(CONSTANTS):
             write32(state + (word * LANES32 + lane) * 4, np.int32(constant))
     for low in range(first, last, LANES32):
         count = min(LANES32, last - low)

@@ -1,0 +1,1 @@
+"""Every decoder against bytes that nobody would send. `make fuzz` searches, `make test` tries what was found."""

@@ -29,7 +29,7 @@ from dresfl.storage.transcript import Recording, Transcript
 from .least_squares import batch_places
 from .runs import digits_rows, exact_sums, first_layer
 
-CONSTANT = 2**12  # the bias of the second units that are constant
+CONSTANT = 2**20  # the bias of the second units that are constant
 
 
 def chosen_weights(network: Network, label: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def chosen_weights(network: Network, label: int, seed: int) -> tuple[Tensor, Ten
     first, second, third = network.parameters
     generator = torch.Generator().manual_seed(seed)
     inputs, units = first.fan
-    direction = torch.randint(1, 8, (inputs,), generator=generator)
+    direction = torch.randint(1, 2**8, (inputs,), generator=generator)
     w1, b1 = torch.zeros(first.fan, dtype=torch.int64), torch.zeros(units, dtype=torch.int64)
     w2, b2 = torch.zeros(second.fan, dtype=torch.int64), torch.zeros(second.fan[1], dtype=torch.int64)
     w3 = torch.zeros(third.fan, dtype=torch.int64)
@@ -121,7 +121,7 @@ def test_one_round_for_each_class(tmp_path: Path) -> None:
 
 @pytest.mark.attack
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("width", "batch_size"), [(32, 64), (64, 128), (64, 256)])
+@pytest.mark.parametrize(("width", "batch_size"), [(32, 64), (64, 128), (96, 256)])
 def test_digits(tmp_path: Path, width: int, batch_size: int, report) -> None:
     network = mlp((64, width, 32, 10), input_bits=4, weight_bits=10)
     right, there = found_by_class(tmp_path / "chosen", network, 1437, batch_size, honest=False)

@@ -8,6 +8,7 @@ is the coordinator's together with one client.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ from dresfl.api.simulate import simulate
 from dresfl.errors import Refused
 from dresfl.federation import Terms
 from dresfl.federation.terms import Introduction
-from dresfl.model import mlp
+from dresfl.model import Network, mlp
 from dresfl.protocol import coded_gradient
 from dresfl.storage.transcript import Transcript
 
 from .least_squares import batch_places
-from .runs import OPTIMIZER, exact_sums, first_layer, random_rows
+from .runs import OPTIMIZER, digits_rows, exact_sums, first_layer, random_rows
 
 
 def rows_left_over(transcript: Transcript, known: Tensor) -> dict[int, Tensor]:
@@ -49,20 +50,43 @@ def rows_left_over(transcript: Transcript, known: Tensor) -> dict[int, Tensor]:
     return rows
 
 
+def isolated(folder: Path, network: Network, data: tuple[Tensor, Tensor], claimed: int, **run: Any) -> tuple[int, int]:
+    """A run in which client 0 claims empty rows, and others have honest ones: how many were computed, and are right."""
+    true, labels = data
+    honest = [(true[part], labels[part]) for part in torch.arange(len(true)).chunk(run.pop("others"))]
+    empty = torch.zeros((claimed, true.shape[1])), torch.zeros(claimed, dtype=torch.int64)
+    simulate(network, [empty, *honest], optimizer=OPTIMIZER, threads=1, record=folder, recorded=["coordinator"], **run)
+    known = torch.cat([empty[0], torch.eye(network.num_classes)[empty[1]]], 1).long()
+    rows = rows_left_over(Transcript(folder / "transcript" / "coordinator.transcript"), known)
+    right = sum(torch.equal(row, (true[place - claimed] * 16).long()) for place, row in rows.items())
+    return len(rows), right
+
+
 @pytest.mark.parametrize(("claimed", "succeeds"), [(300, True), (4, False)])
 def test_a_client_with_many_empty_rows_isolates_others(tmp_path: Path, claimed: int, succeeds: bool) -> None:
     """Batch 16, width 6: larger than the span attack allows. The control claims as many rows as the others have."""
-    true, labels = random_rows(20, 24, 3, seed=7)
-    honest = [(true[part], labels[part]) for part in torch.arange(20).chunk(5)]
-    empty = torch.zeros((claimed, 24)), torch.zeros(claimed, dtype=torch.int64)
     network = mlp((24, 6, 3), input_bits=4, weight_bits=10)
-    settings = {"rounds": 60, "batch_size": 16, "optimizer": OPTIMIZER, "threads": 1}
-    simulate(network, [empty, *honest], **settings, record=tmp_path, recorded=["coordinator"])
-    known = torch.cat([torch.zeros((claimed, 24)), torch.eye(3)[empty[1]]], 1).long()
-    rows = rows_left_over(Transcript(tmp_path / "transcript" / "coordinator.transcript"), known)
-    right = sum(torch.equal(row, (true[place - claimed] * 16).long()) for place, row in rows.items())
-    assert right == len(rows)
+    data = random_rows(20, 24, 3, seed=7)
+    computed, right = isolated(tmp_path, network, data, claimed, others=5, rounds=60, batch_size=16)
+    assert right == computed
     assert right > 10 if succeeds else right == 0
+
+
+@pytest.mark.attack
+def test_digits(tmp_path: Path, report) -> None:
+    network = mlp((64, 32, 32, 10), input_bits=4, weight_bits=10)
+    run = {"others": 19, "rounds": 400, "batch_size": 64}
+    computed, right = isolated(tmp_path / "many", network, digits_rows(1437), 100_000, **run)
+    _, control = isolated(tmp_path / "few", network, digits_rows(1437), 76, **run)
+    report(
+        setting="digits, one of 20 clients claims 100,000 empty rows, batch 64, width 32, 400 rounds",
+        found=right / 1437,
+        tried=computed,
+        control="it claims 76 rows, as many as the others have",
+        control_found=control / 1437,
+    )
+    assert right == computed > 200
+    assert control == 0
 
 
 def test_terms_that_misstate_a_clients_rows_are_refused(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_span_of_a_batch_of_three_times_the_width(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_digits(tmp_path: Path, report) -> None:
     true, labels = digits_rows(1437)
-    network = mlp((64, 16, 10), input_bits=4, weight_bits=10)
+    network = mlp((64, 16, 16, 10), input_bits=4, weight_bits=10)
     settings = {"party": "coordinator", "rounds": 20, "num_clients": 20}
     transcript = recorded_run(tmp_path, network, true, labels, batch_size=48, **settings)
     sums = exact_sums(transcript)

@@ -67,7 +67,7 @@ def test_rounded_sums_give_rows(tmp_path: Path) -> None:
 def test_digits_preset(tmp_path: Path, report) -> None:
     transcript, _, true, targets = digits_run(tmp_path, "coordinator")
     prior = Prior.of_classes(*public_digits(), targets.argmax(1))
-    settings = {"epochs": 300, "learning_rate": 0.006}
+    settings = {"epochs": 500, "learning_rate": 0.006, "together": 10}
     rows = rows_from_sums(transcript, targets, prior, **settings)
     control = rows_from_sums(transcript, targets, prior, wrong_batches=True, epochs=60, learning_rate=0.006)
     exact = (torch.equal(*pair) for pair in zip((rows * 16).round(), (true * 16).round(), strict=True))

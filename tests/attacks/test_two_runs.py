@@ -7,6 +7,7 @@ together span batches of twice the width.
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from dresfl.model import mlp
@@ -14,7 +15,7 @@ from dresfl.optimizers import Optimizer
 from dresfl.storage.transcript import Transcript
 
 from .least_squares import batch_places
-from .runs import first_layer, random_rows, recorded_run
+from .runs import digits_rows, first_layer, random_rows, recorded_run
 from .test_span import exactly_right, meeting, pairs_that_share, span
 
 
@@ -49,3 +50,24 @@ def test_a_second_run_gives_rows_that_one_run_hides(tmp_path: Path) -> None:
     assert len(together) > 10
     assert exactly_right(together, true) == len(together)
     assert [exactly_right(rows_from_runs([run]), true) for run in runs] == [0, 0]
+
+
+@pytest.mark.attack
+def test_digits(tmp_path: Path, report) -> None:
+    true, labels = digits_rows(1437)
+    network = mlp((64, 16, 16, 10), input_bits=4, weight_bits=10)
+    settings = {"party": "coordinator", "rounds": 400, "batch_size": 24, "num_clients": 20}
+    runs = [
+        recorded_run(tmp_path / str(rate), network, true, labels, optimizer=Optimizer("sgd", rate), **settings)
+        for rate in (0.1, 0.03)
+    ]
+    together, alone = rows_from_runs(runs), rows_from_runs(runs[:1])
+    report(
+        setting="digits, width 16, batch 24, two runs of 400 rounds on one sharing",
+        found=exactly_right(together, true) / len(true),
+        tried=len(together),
+        control="one of the runs alone",
+        control_found=exactly_right(alone, true) / len(true),
+    )
+    assert exactly_right(together, true) >= 0.9 * len(together) > 500
+    assert exactly_right(alone, true) == 0

@@ -505,10 +505,11 @@ class Coordinator:
         return [action for client in joined for action in self._done(client, self._settled)]
 
     def _done(self, client: int, running: Running) -> list[Action]:
-        """The end, for one client. It may not have heard yet what came of the check."""
+        """The end, for one client. One that is not ready has not heard yet what came of the check."""
         training = running.training
         task = Task(training.rounds, training.weights.cpu()).encode(running.session)
-        return [*self._verdict_for(client, running), Send(client, Done(task))]
+        heard = self._clients[client].ready
+        return [*([] if heard else self._verdict_for(client, running)), Send(client, Done(task))]
 
     def _was_informed(self, client: int, message: Informed, running: Running) -> list[Action]:
         if self._closing_until is None or message.rounds != running.training.rounds:

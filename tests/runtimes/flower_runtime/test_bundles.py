@@ -14,7 +14,7 @@ from dresfl.sealing import Identity, Roster
 
 COORDINATOR, CLIENTS = Identity.create("coordinator"), [Identity.create(f"site-{i}") for i in range(3)]
 ROSTER = Roster.create(COORDINATOR, COORDINATOR.card, [client.card for client in CLIENTS])
-TERMS = Terms.settle([Introduction(4 + i, bytes([i]) * 32) for i in range(3)])
+TERMS = Terms.settle([Introduction(4 + i, bytes([i]) * 64) for i in range(3)])
 
 message_lists = st.lists(st.binary(max_size=50), max_size=5).map(tuple)
 

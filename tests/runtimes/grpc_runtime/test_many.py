@@ -28,7 +28,7 @@ def test_two_hundred_clients(tmp_path: Path) -> None:
         channel = grpc.aio.secure_channel(f"127.0.0.1:{network.port}", credentials, options)
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         rows = len(consortium.rows[index][0])
-        hello = Hello(Introduction(rows, bytes(32)), bytes(16), consortium.agreement.encode())
+        hello = Hello(Introduction(rows, bytes(64)), bytes(16), consortium.agreement.encode())
         await call.write(bundle([hello]))
         while True:
             for data in unbundle(await call.read()):

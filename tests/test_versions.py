@@ -58,7 +58,9 @@ def test_a_hello_of_version_1(consortium: Consortium) -> None:
 def test_a_hello_of_version_2(consortium: Consortium) -> None:
     """That of dresfl 0.2: it has no instance."""
     hello = Hello(Introduction(9, bytes(64)), bytes(16), consortium.agreement.encode()).encode()
-    assert "version 2 of the protocol" in str(refusal(consortium, hello[:1] + b"\x02" + hello[2:38] + hello[70:118] + hello[126:]))
+    assert "version 2 of the protocol" in str(
+        refusal(consortium, hello[:1] + b"\x02" + hello[2:38] + hello[70:118] + hello[126:])
+    )
 
 
 def test_a_hello_of_version_3(consortium: Consortium) -> None:

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dresfl.errors import MessageError, Refused, TooFewAnswers
-from dresfl.federation import Introduction, Terms
+from dresfl.errors import CheckpointError, MessageError, Refused, TooFewAnswers
+from dresfl.federation import Introduction, Terms, sharing_nonce
 from dresfl.federation.actions import (
     AnswerTask,
     CheckDealers,
     Disconnect,
     Finish,
     GiveUp,
+    Join,
     KeepVerdict,
     Send,
     SendToCoordinator,
@@ -20,6 +21,7 @@ from dresfl.federation.actions import (
 )
 from dresfl.federation.checking import Checking
 from dresfl.federation.messages import Check, Checked, Holding, Judged, Ready, Weights
+from dresfl.federation.site import Membership
 from dresfl.federation.terms import coin_commitment
 from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, Client, Task, Verdict, num_slices
@@ -56,8 +58,9 @@ def test_a_coin_is_the_one_that_was_committed_to():
         with pytest.raises(Refused, match="committed"):
             checking.ready(client, bytes(32))
         checking.ready(client, coins[client])
-    assert checking.coins == coins
-    with pytest.raises(MessageError, match="before the coins"):
+    assert checking.begin(CLIENTS) == checking.coins == coins
+    assert checking.begin(CLIENTS[:2]) == coins  # there is one set of coins
+    with pytest.raises(MessageError, match="not asked for"):
         Checking(terms, terms.session(places.setting.agreement)).checked(0, (), b"")
 
 
@@ -72,8 +75,8 @@ def test_nothing_is_published_for_coins_that_were_not_committed_to_or_for_other_
     """Two sets of coins would be two equations with the same mask."""
     places, terms = shared()
     coins, place = coins_of(places, terms), places.places[2]
-    wrong = place.perform(CheckDealers((bytes(32), *coins[1:])))
-    assert isinstance(wrong, MessageError)
+    for wrong in ((b"w" * 32, *coins[1:]), (*coins[:2], bytes(32), *coins[3:]), coins[::-1]):  # its own must be there
+        assert isinstance(place.perform(CheckDealers(wrong)), MessageError)
     assert isinstance(place.perform(CheckDealers(coins[:-1])), MessageError)
     first = place.perform(CheckDealers(coins))
     again = places.open(2)
@@ -86,6 +89,21 @@ def test_nothing_is_published_for_coins_that_were_not_committed_to_or_for_other_
     assert isinstance(again.perform(CheckDealers((b"c" * 32,) * 5)), MessageError)
     again._terms = _Believed(forged)
     assert isinstance(again.perform(CheckDealers((b"c" * 32,) * 5)), Refused)
+    again._terms = terms
+    assert isinstance(again.perform(CheckDealers((bytes(32), *coins[1:]))), Refused)  # other participants
+
+
+def test_terms_with_a_commitment_that_is_not_the_clients_own_are_refused():
+    """Else the coordinator could choose the coin in the client's name."""
+    places = Places()
+    terms = places.terms()
+    forged = terms.contributions[2][:32] + coin_commitment(b"c" * 32)
+    contributions = (*terms.contributions[:2], forged, *terms.contributions[3:])
+    other = replace(terms, contributions=contributions)
+    other = replace(other, nonce=sharing_nonce(other.own_bytes, contributions))
+    assert other.fresh
+    assert isinstance(places.places[2].perform(Join(other)), Refused)
+    assert isinstance(places.places[3].perform(Join(other)), Membership)
 
 
 def _others(terms):
@@ -172,11 +190,12 @@ def test_seeds_that_differ_name_their_dealer(monkeypatch):
     checking = Checking(terms, terms.session(places.setting.agreement))
     for client in CLIENTS:
         checking.ready(client, coins[client])
+    checking.begin(CLIENTS)
     for client, place in enumerate(places.places):
         message = place.perform(CheckDealers(coins))
-        verdict = checking.checked(client, message.hashes, message.values)
+        checking.checked(client, message.hashes, message.values)
+    assert checking.verdict() == Verdict((), (holder,))
     assert checking.different_seeds == [(2, holder)]
-    assert verdict == Verdict((), (holder,))
 
 
 def test_check_values_of_another_size_are_refused():
@@ -185,6 +204,7 @@ def test_check_values_of_another_size_are_refused():
     checking = Checking(terms, session)
     for client in CLIENTS:
         checking.ready(client, coins[client])
+    checking.begin(CLIENTS)
     message = places.places[0].perform(CheckDealers(coins))
     for hashes, values in ((message.hashes[:-1], message.values), (message.hashes, message.values[:-1])):
         with pytest.raises(MessageError):
@@ -326,6 +346,62 @@ def test_a_check_that_leaves_too_few_ends_the_run_by_name(fresh):
     assert isinstance(finish, Finish)
     assert isinstance(finish.error, TooFewAnswers)
     assert fresh.machine.ended
+
+
+def test_clients_that_are_not_there_hold_up_nobody(fresh):
+    """The sharing stands still: after `deadline` seconds those who are ready check, and the others do not answer."""
+    deadline = fresh.machine._settings.timing.deadline
+    for client in CLIENTS[:4]:
+        fresh.make_ready(client)
+    fresh.now += deadline - 1
+    assert "checking without" not in events(fresh.machine.tick(fresh.now))
+    fresh.now += 1
+    actions = fresh.machine.tick(fresh.now)
+    assert "checking without" in events(actions)
+    assert isinstance(actions[1], StoreTerms)
+    assert sent(actions, Check) == [0, 1, 2, 3]
+    coins = next(action.message.coins for action in actions if isinstance(action, Send))
+    assert coins == (*fresh.coins[:4], bytes(32))
+    assert not sent(fresh.make_ready(4), (Check, Judged, Weights))  # it comes too late
+    for client in CLIENTS[:4]:
+        actions = fresh.say(client, fresh.places.places[client].perform(CheckDealers(coins)))
+    assert fresh.terms.verdict == Verdict((), (4,))
+    assert sent(actions, Weights) == [0, 1, 2, 3]
+    assert sent(actions, Judged) == [0, 1, 2, 3, 4]
+
+
+def test_a_client_that_does_not_answer_the_check_holds_up_nobody(fresh):
+    deadline = fresh.machine._settings.timing.deadline
+    for client in CLIENTS:
+        fresh.make_ready(client)
+    for client in (0, 1):
+        fresh.check(client)
+    fresh.now += deadline
+    assert not sent(fresh.machine.tick(fresh.now), Judged)  # too few have answered
+    fresh.check(3)
+    fresh.now += deadline
+    actions = fresh.machine.tick(fresh.now)
+    assert fresh.terms.verdict == Verdict((), (2, 4))
+    assert sent(actions, Weights) == [0, 1, 3]
+
+
+def test_the_coins_of_a_check_that_has_begun_stay(fresh):
+    """A client publishes for one set of coins. So a coordinator that was started again uses those of before."""
+    for client in CLIENTS[:4]:
+        fresh.make_ready(client)
+    fresh.now += fresh.machine._settings.timing.deadline
+    fresh.machine.tick(fresh.now)
+    coins = fresh.terms.coins
+    stored = Terms.from_json(fresh.terms.to_json(fresh.setting.agreement), fresh.setting.agreement)
+    assert stored.coins == coins
+    fresh.machine = Run(terms=stored).machine
+    for client in CLIENTS:
+        fresh.join(client)
+        asked = [action.message for action in fresh.make_ready(client) if isinstance(action, Send)]
+        assert [message.coins for message in asked if isinstance(message, Check)] == ([coins] if client < 4 else [])
+    other = replace(stored, coins=(bytes([1]) * 32, *coins[1:]))
+    with pytest.raises(CheckpointError, match="committed to"):
+        Terms.from_json(other.to_json(fresh.setting.agreement), fresh.setting.agreement)
 
 
 def test_a_client_answers_nothing_before_the_verdict():

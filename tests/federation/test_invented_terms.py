@@ -31,7 +31,7 @@ def test_a_hundred_invented_begins_take_no_space(tmp_path: Path) -> None:
                 consortium.agreement, consortium.roster, 0, workplace.introduce, challenge=lambda told=challenge: told
             )
             site.connected(0.0)
-            others = [Introduction(MANY_ROWS + i, secrets.token_bytes(32)) for i in range(4)]
+            others = [Introduction(MANY_ROWS + i, secrets.token_bytes(64)) for i in range(4)]
             terms = Terms.settle([workplace.introduce(), *others])
             begin = signed_begin(consortium.coordinator, consortium.roster, 0, challenge, terms)
             (join,) = site.received(begin.encode(), 0.0)

@@ -100,7 +100,7 @@ def changed():
     del fields["sha256"]
     others = [{name: value for name, value in fields.items() if name != key} for key in fields]
     others += [{**fields, key: value} for key in fields for value in (None, 3, "x", [None], {})]
-    others = [other for other in others if other != fields]  # there is no verdict yet
+    others = [other for other in others if other != fields]  # there are no coins and no verdict yet
     for key in ("nonce", "run_nonce", "own_bytes"):
         others += [{**fields, key: fields[key][:-2]}, {**fields, key: "x" + fields[key][1:]}]
     for key in ("nonce", "run_nonce"):  # of another session; the session does not depend on `own_bytes`

@@ -55,13 +55,14 @@ class Places:
         checking = Checking(terms, terms.session(self.setting.agreement))
         for i, coin in enumerate(coins):
             checking.ready(i, coin)
-        verdicts = []
+        checking.begin(range(len(coins)))
         for i, place in enumerate(self.places):
             message = place.perform(CheckDealers(coins))
-            verdicts.append(checking.checked(i, message.hashes, message.values))
+            checking.checked(i, message.hashes, message.values)
+        verdict = checking.verdict()
         for place in self.places:
-            assert place.perform(KeepVerdict(verdicts[-1])) is None
-        return verdicts[-1]
+            assert place.perform(KeepVerdict(verdict)) is None
+        return verdict
 
 
 @pytest.fixture

@@ -763,7 +763,8 @@ class World:
     def _bend(self, link: Link, way: deque[bytes], place: int) -> bool:
         """Change one byte of a message. The client is restarted some time later, if the run is not over by then."""
         data, client = bytearray(way[place]), link.client
-        spare = self.setting.num_clients - self.setting.session.recovery_threshold
+        dropped = {} if self.machine is None else self.machine.dropped
+        spare = self.setting.num_clients - self.setting.session.recovery_threshold - len(dropped)
         lasting = (Weights.KIND, Judged.KIND, Checked.KIND)
         victims = {victim for victim, what in self.bent.items() if what & {"weights", "judged", "checked"}} | {client}
         if data[0] in lasting and len(victims) > spare:

@@ -220,6 +220,7 @@ file = "rows.npz"
 _AGREEMENT = """
 rounds = 50
 seed = 3
+mode = "open"
 rows_can_be_computed = "accepted"
 [model]
 layers = [{ kind = "dense", units = 3 }, { kind = "square" }, { kind = "dense", units = 2 }]

@@ -21,10 +21,10 @@ COORDINATOR = _identity(99, "coordinator")
 CLIENTS = [_identity(number, f"client-{number}") for number in range(5)]
 ROSTER = Roster.create(COORDINATOR, COORDINATOR.card, [client.card for client in CLIENTS])
 AGREED = replace(AGREEMENT, roster=ROSTER.digest)
-CONTRIBUTIONS = tuple(bytes([number]) * 32 for number in range(5))
+CONTRIBUTIONS = tuple(bytes([number]) * 64 for number in range(5))
 TERMS = Terms(b"n" * 32, b"r" * 16, b"o" * 16, ROWS, CONTRIBUTIONS)
 SESSION = TERMS.session(AGREED)
-INTRODUCTION = Introduction(ROWS[2], b"c" * 32, b"h" * 32)
+INTRODUCTION = Introduction(ROWS[2], b"c" * 64, b"h" * 32)
 WEIGHTS = torch.arange(SESSION.network.num_parameters) - 9
 
 

@@ -11,9 +11,20 @@ import torch
 
 from dresfl.errors import IdentityError, MessageError, Refused, SealError
 from dresfl.federation import Terms, messages
-from dresfl.federation.messages import FROM_CLIENT, FROM_COORDINATOR, Begin, Delta, Hello, Message, Weights
+from dresfl.federation.messages import (
+    FROM_CLIENT,
+    FROM_COORDINATOR,
+    Begin,
+    Check,
+    Checked,
+    Delta,
+    Hello,
+    Judged,
+    Message,
+    Weights,
+)
 from dresfl.federation.terms import _digest as terms_digest
-from dresfl.protocol import Answer, Share, Task
+from dresfl.protocol import Answer, Share, Task, Verdict
 from dresfl.runtimes.flower_runtime.bundles import Reply, Request
 from dresfl.runtimes.grpc_runtime.streams import bundle, unbundle
 from dresfl.runtimes.grpc_runtime.weights import WeightReceiver, WeightSender
@@ -48,6 +59,12 @@ def message_samples(kind: type[Message]) -> list[bytes]:
         return [hello.encode()[1:]]
     if kind is Begin:
         return [Begin(b"s" * 64, TERMS).encode()[1:]]
+    if kind is Checked:
+        return [Checked((b"h" * 16, b"i" * 16), b"values").encode()[1:], Checked((), b"").encode()[1:]]
+    if kind is Check:
+        return [Check((b"c" * 32, b"d" * 32)).encode()[1:]]
+    if kind is Judged:
+        return [Judged(Verdict((0, 2), (1,))).encode()[1:], Judged(Verdict()).encode()[1:]]
     if issubclass(kind, messages._Plain):
         fixed = bytes(range(1, kind.FORM.size + 1))
         return [fixed + rest for rest in (b"", b"text that follows", Task(3, WEIGHTS).encode(SESSION))]

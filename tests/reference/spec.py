@@ -154,7 +154,9 @@ def sharing_text(agreement: dict[str, Any], rows: list[int], moduli: list[int], 
     shape, classes = agreement["input_shape"], agreement["layers"][-1]["units"]
     code = [agreement[key] for key in ("num_clients", "num_shards", "max_colluders")]
     row = [math.prod(shape), classes, agreement["input_bits"]]
-    return json.dumps({"code": code, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}, sort_keys=True)
+    opening = [derived(agreement)[0], agreement.get("max_liars", 0)]
+    values = {"code": code, "opening": opening, "client_rows": rows, "row": row, "moduli": moduli, "nonce": nonce}
+    return json.dumps(values, sort_keys=True)
 
 
 def session_text(agreement: dict[str, Any], sharing: str, run_nonce: str, excluded: Sequence[int] = ()) -> str:

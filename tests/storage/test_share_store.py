@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import pickle
 import stat
@@ -18,6 +19,7 @@ from dresfl.federation import make_session
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import choose_moduli
 from dresfl.files import write_record
+from dresfl.model import Dense
 from dresfl.protocol import Client, Share, Task, Verdict, num_slices, row_bytes, slice_range, slice_rows
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.answered_rounds import _CHUNK
@@ -373,8 +375,9 @@ def test_every_byte_of_every_file_is_watched(tmp_path, caplog):
                     damage(path, place)
                     continue
                 if path.name == "verdict.json":
-                    assert store.verdict(session) is None
-                    assert f"{path} is damaged" in caplog.text
+                    with pytest.raises(StoreError, match=rf"{path.name} is damaged"):
+                        store.verdict(session)
+                    assert held_nonces(store, AGREEMENT) == []
                     damage(path, place)
                     continue
                 client, table = opened(store, session)
@@ -411,6 +414,51 @@ def slice_at(session, suffix, place):
     row = place // row_bytes(session)
     dealer = next(d for d in range(len(ROWS)) if row < sum(ROWS[: d + 1]))
     return dealer, (row - sum(ROWS[:dealer])) // 3
+
+
+def test_every_introduction_has_a_coin_of_its_own_that_follows_from_its_salt(tmp_path):
+    """A coin that was shown must not serve another sharing: its dealers would know it while they deal."""
+    with open_store(tmp_path / "s") as store:
+        contributions = [store.contribution() for _ in range(3)]
+        coins = [store.coin(contribution) for contribution in contributions]
+        assert len({contribution[16:32] for contribution in contributions}) == len(set(coins)) == 3
+        for contribution, coin in zip(contributions, coins, strict=True):
+            assert store.owns(contribution)
+            assert contribution[32:] == hashlib.sha256(b"dresfl coin" + coin).digest()
+    with open_store(tmp_path / "s") as store:
+        assert [store.coin(contribution) for contribution in contributions] == coins
+
+
+def test_the_check_is_answered_for_one_set_of_coins_and_there_is_one_verdict(tmp_path):
+    """Whatever happens to the shares: two sets of coins would be two equations with the same mask."""
+    session = session_of()
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        assert store.claim_check(session, b"c" * 32)
+        assert store.claim_check(session, b"c" * 32)
+        assert not store.claim_check(session, b"d" * 32)
+        store.forget(session.sharing_id.hex())
+    with open_store(tmp_path / "s") as store:
+        assert not store.claim_check(session, b"d" * 32)
+        assert store.verdict(session) == Verdict()
+        damage(tmp_path / "s" / session.sharing_id.hex() / "check.claimed", 12)
+        with pytest.raises(StoreError, match="damaged"):
+            store.claim_check(session, b"c" * 32)
+
+
+def test_another_opening_is_another_sharing(tmp_path):
+    """Seeds and check values follow from R and A: the same ones must not serve another network or another A."""
+    filled(tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        assert held_nonces(store, AGREEMENT) == [NONCE]
+        assert held_nonces(store, replace(AGREEMENT, layers=(Dense(2),))) == []
+        assert held_nonces(store, replace(AGREEMENT, layers=(Dense(2),), max_liars=1)) == []
+    same = {"nonce": NONCE, "run_nonce": b""}
+    one, other = (
+        make_session(replace(AGREEMENT, layers=(Dense(2),), max_liars=liars), ROWS, **same) for liars in (0, 1)
+    )
+    assert one.field.moduli == other.field.moduli
+    assert one.sharing_id != other.sharing_id
 
 
 def test_descriptors_do_not_grow_with_the_clients(tmp_path):

@@ -2,7 +2,7 @@
 
 For the run:
 
-    enrolling --every client's Hello--> sharing --all are Ready--> checking --all have Checked--> training
+    enrolling --every client's Hello--> sharing --Ready--> checking --Checked--> training
     training --all rounds played--> closing --> ended
         (started again with its terms: sharing, or with a verdict: training, at the round of its checkpoint)
 
@@ -56,7 +56,7 @@ from .relay import Relay
 from .terms import Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
-_DEVIATES = "it holds other shares or seeds than were dealt, or says so"
+_DEVIATES = "it was not there when the dealers were checked, or holds other shares or seeds than were dealt"
 _LIED = "its answer was false"
 _REASON_LETTERS = 100  # of what a client says, in an error
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
@@ -97,7 +97,8 @@ class Coordinator:
         self._running: Running | None = None
         self._opening: Opening | None = None
         self._closing_until: float | None = None
-        self._asked_to_check = False
+        self._moved_at = 0.0  # when the sharing last made progress
+        self._check_until = 0.0
         self._reminder = 0.0
         self.ended = False
         self.counters = Counters()
@@ -121,6 +122,11 @@ class Coordinator:
             return {}
         verdict = self._running.terms.checked or Verdict()
         return {**dict.fromkeys(verdict.deviating, _DEVIATES), **dict.fromkeys(self._running.training.lies, _LIED)}
+
+    @property
+    def _num_left(self) -> int:
+        """How many clients can still be asked, now or when they come back."""
+        return self._agreement.num_clients - len({*self.dropped, *self._declined})
 
     @property
     def _asked(self) -> list[int]:
@@ -149,7 +155,7 @@ class Coordinator:
         if self._closing_until is not None:
             times.append(self._closing_until)
         elif self._opening is None:
-            times.append(self._reminder)
+            times += [self._reminder, *self._check_times()]
         return min(times, default=None)
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -210,8 +216,11 @@ class Coordinator:
             actions += self._next_round(now) if opening.record is not None else self._shortage(opening, now)
         elif self._closing_until is not None and now >= self._closing_until:
             actions += self._end()
-        elif opening is None and self._closing_until is None and now >= self._reminder:
-            actions += self._remind(now)
+        elif opening is None and self._closing_until is None:
+            if any(now >= time for time in self._check_times()):
+                actions += self._check_without_the_others(self._settled, now)
+            if now >= self._reminder and not self.ended:
+                actions += self._remind(now)
         return actions
 
     def _refuse(self, client: int, error: DresError, now: float) -> list[Action]:
@@ -240,6 +249,8 @@ class Coordinator:
         self, client: int, state: ConnectionState, message: object, running: Running, now: float
     ) -> list[Action]:
         relay = running.relay
+        if isinstance(message, Holding | Slice | Ack | Ready | Reject):
+            self._moved_at = now
         match message:
             case Answered():
                 return self._answered(client, message, running, now)
@@ -278,7 +289,8 @@ class Coordinator:
         """Make the session that the terms give, and begin with everybody who is there."""
         session = terms.session(self._agreement)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
-        verdict = terms.checked
+        verdict, self._moved_at = terms.checked, now
+        self._check_until = now + self._settings.timing.deadline
         if verdict is None:
             self._running = running = Running(terms, session, relay, Checking(terms, session), None)
         else:
@@ -332,7 +344,7 @@ class Coordinator:
         state.ready = True
         actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
         if running.checking is not None:
-            return actions + self._ask_to_check(client, running.checking)
+            return actions + self._ask_to_check(client, running, running.checking, now)
         actions += self._verdict_for(client, running)
         if self._closing_until is not None:
             return actions
@@ -343,22 +355,56 @@ class Coordinator:
 
     # -- the check of the dealers ----------------------------------------------------------------------------
 
-    def _ask_to_check(self, client: int, checking: Checking) -> list[Action]:
-        """With the last coin, everybody checks. Who comes back after that is asked again."""
-        coins = checking.coins
-        if coins is None:
+    def _check_times(self) -> list[float]:
+        """When the check begins, or ends, without those who are not there."""
+        running = self._running
+        if running is None or running.checking is None or len(self.ready) < running.session.answers_needed:
             return []
-        asked, self._asked_to_check = [client] if self._asked_to_check else self.ready, True
-        return [Send(c, Check(coins)) for c in asked]
+        begun = running.checking.coins is not None
+        return [self._check_until if begun else self._moved_at + self._settings.timing.deadline]
+
+    def _ask_to_check(self, client: int, running: Running, checking: Checking, now: float) -> list[Action]:
+        """When everybody is ready, everybody checks. Who comes back after that is asked again."""
+        if checking.coins is not None:
+            return [Send(client, Check(checking.coins))] if client in checking.participants else []
+        return [] if checking.missing() else self._begin_check(running, checking, now)
+
+    def _begin_check(self, running: Running, checking: Checking, now: float) -> list[Action]:
+        """Fix the coins, for good, and send them to those who are ready."""
+        coins = checking.begin(self.ready)
+        terms = replace(running.terms, coins=coins)
+        self._running, self._enrolment.terms = replace(running, terms=terms), terms
+        self._check_until = now + self._settings.timing.deadline
+        return [StoreTerms(terms), *(Send(client, Check(coins)) for client in self.ready)]
+
+    def _check_without_the_others(self, running: Running, now: float) -> list[Action]:
+        """The sharing has stood still for `deadline` seconds, or some have not answered the check for so long."""
+        checking, needed = running.checking, running.session.answers_needed
+        if checking is None:
+            return []
+        absent = checking.missing()
+        line = _log("checking without", clients=absent)
+        if checking.coins is None:
+            return [line, *self._begin_check(running, checking, now)]
+        self._check_until = now + self._settings.timing.deadline
+        if len(checking.participants) - len(absent) < needed:
+            return []
+        verdict = checking.verdict()
+        if self._agreement.num_clients - len(verdict.deviating) < needed:
+            return []  # with one more there may be enough
+        return [line, *self._judge(verdict, running, checking, now)]
 
     def _has_checked(self, client: int, message: Checked, running: Running, now: float) -> list[Action]:
-        if running.checking is None:
+        checking = running.checking
+        if checking is None:
             return []  # it was asked a second time, after a reconnection, and the verdict is there
-        verdict = running.checking.checked(client, message.hashes, message.values)
-        if verdict is None:
-            return []
+        checking.checked(client, message.hashes, message.values)
+        return [] if checking.missing() else self._judge(checking.verdict(), running, checking, now)
+
+    def _judge(self, verdict: Verdict, running: Running, checking: Checking, now: float) -> list[Action]:
+        """Make the verdict known, once it is on the disk, and begin the rounds."""
         actions: list[Action] = []
-        for dealer, holder in running.checking.different_seeds:
+        for dealer, holder in checking.different_seeds:
             actions.append(_log("seeds differ", dealer=dealer, holder=holder, name=self._roster.members[dealer].name))
         excluded, deviating = list(verdict.excluded), list(verdict.deviating)
         actions.append(_log("dealers checked", excluded=excluded, deviating=deviating))
@@ -374,6 +420,13 @@ class Coordinator:
         actions.append(StoreTerms(terms))
         for ready in self.ready:
             actions += self._verdict_for(ready, running)
+        if self._num_left < session.answers_needed and checking.different_seeds:
+            dealers = sorted({self._roster.members[dealer].name for dealer, _ in checking.different_seeds})
+            names = ", ".join(dealers)
+            return actions + self._give_up(
+                f"the seeds that {names} dealt are not the same at all their holders: too few can blind alike",
+                "mend these clients or leave them out of the roster, and share again in a new folder",
+            )
         return actions + (self._end_if_too_few(running) or self._first_round(running, now))
 
     def _verdict_for(self, client: int, running: Running) -> list[Action]:
@@ -449,7 +502,7 @@ class Coordinator:
     def _end_if_too_few(self, running: Running) -> list[Action]:
         """End the run if those who decline and those who were dropped leave too few clients for any round."""
         reasons = {**self.dropped, **{c: message.reason for c, message in self._declined.items()}}
-        left, needed = self._agreement.num_clients - len(reasons), running.session.answers_needed
+        left, needed = self._num_left, running.session.answers_needed
         if left >= needed:
             return []
         number = 0 if running.made_training is None else running.training.round_number

@@ -23,7 +23,7 @@
     20 Weights   a Task                                            the round's weights
     21 Delta     round u32 | base round u32 | width u8 (1, 2, 4) | sha256 32 | zlib of P signed differences
     22 Done      a Task                                            the final weights; its round is the number of rounds
-    23 Check     N coins, 32 each                                  check the dealers' shares with these coins
+    23 Check     N coins, 32 each; zeros: not there                check the dealers' shares with these coins
     24 Judged    n u16 | n dealers u16 | n u16 | n clients u16     dealers that are excluded, clients that deviate
 
 Shares, Tasks and Answers are the protocol's own (`dresfl.protocol`). A message of another kind, length or version than

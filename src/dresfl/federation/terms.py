@@ -30,6 +30,8 @@ from .agreement import Agreement, make_session, sharing_nonce
 NO_NONCE = bytes(32)
 FORMAT = "dresfl terms 4"
 CONTRIBUTION = 64  # bytes
+COIN = 32
+NO_COIN = bytes(COIN)  # of a client that is not there when the dealers are checked
 _TAG = 16  # of them that stay the same as long as the client's secret and rows do
 _COMMITMENT = 32  # of them, the last ones
 _HEAD = struct.Struct("<16s32s16sH")
@@ -72,7 +74,10 @@ class Terms:
     own_bytes: bytes
     rows: tuple[int, ...]
     contributions: tuple[bytes, ...]
-    verdict: Verdict | None = None  # of the check of a fresh sharing's dealers; the coordinator's disk keeps it here
+    # What the coordinator's disk keeps here of the check of a fresh sharing's dealers: the coins that it is made with,
+    # zeros for clients that are not there, and what came of it. Clients are sent neither in these terms.
+    coins: tuple[bytes, ...] | None = None
+    verdict: Verdict | None = None
 
     @classmethod
     def settle(cls, clients: Sequence[Introduction]) -> "Terms":
@@ -103,6 +108,15 @@ class Terms:
         return hmac.compare_digest(coin_commitment(coin), self.contributions[client][-_COMMITMENT:])
 
     # -- checks ----------------------------------------------------------------------------------------------
+
+    def check_coins(self, num_clients: int) -> None:
+        """Refuse coins that clients did not commit to. ValueError: they are read from a file."""
+        if self.coins is None:
+            return
+        if len(self.coins) != num_clients or any(len(coin) != COIN for coin in self.coins):
+            raise ValueError("they do not have a coin of every client")
+        if any(coin != NO_COIN and not self.is_coin(client, coin) for client, coin in enumerate(self.coins)):
+            raise ValueError("a coin is not the one that its client committed to")
 
     def check_client(self, index: int, client: Introduction) -> None:
         """The coordinator's check of a client that comes back: it must still be able to deal what it dealt."""
@@ -164,6 +178,7 @@ class Terms:
             "own_bytes": self.own_bytes.hex(),
             "rows": list(self.rows),
             "contributions": [value.hex() for value in self.contributions],
+            "coins": None if self.coins is None else [coin.hex() for coin in self.coins],
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
         }
         return (json.dumps({**fields, "sha256": _digest(fields)}, indent=2) + "\n").encode()
@@ -186,11 +201,13 @@ class Terms:
                 bytes.fromhex(fields["own_bytes"]),
                 tuple(_count(rows) for rows in fields["rows"]),
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
+                None if fields["coins"] is None else tuple(bytes.fromhex(value) for value in fields["coins"]),
                 None if fields["verdict"] is None else Verdict.from_dict(fields["verdict"]),
             )
+            terms.check_coins(agreement.num_clients)
             if not len(terms.rows) == len(terms.contributions) == agreement.num_clients:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {agreement.num_clients}")
-            if cls.decode(terms.encode()) != replace(terms, verdict=None):
+            if cls.decode(terms.encode()) != replace(terms, coins=None, verdict=None):
                 raise ValueError("a nonce or a contribution has another length than it must have")
             if terms.session(agreement).session_id.hex() != fields["session"]:
                 raise ValueError("they are of another session than they say")

@@ -34,7 +34,7 @@ from .agreement import Agreement, make_session
 from .messages import Checked
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Membership
-from .terms import NO_NONCE, Introduction, Terms, common_coins
+from .terms import NO_COIN, NO_NONCE, Introduction, Terms, common_coins
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
@@ -100,7 +100,6 @@ class Workplace:
         self._agreement, self._identity, self._roster, self._store = agreement, identity, roster, store
         self._rows, self._device, self._keep_model = rows, device, keep_model
         self.index = roster.index_of(identity.member)
-        self._contribution = store.contribution()
         self._blinded = blinded
         self._blinding: Blinding | None = None
         self._terms: Terms | None = None
@@ -109,9 +108,9 @@ class Workplace:
         self._slices: SealedSlices | None = None
 
     def introduce(self) -> Introduction:
-        """What this client brings to the terms."""
+        """What this client brings to the terms. Every time it has a coin that nobody has seen."""
         held = self._store.held_nonces(self._session_of, self.index)
-        return Introduction(self._rows()[0].shape[0], self._contribution, held[0] if held else NO_NONCE)
+        return Introduction(self._rows()[0].shape[0], self._store.contribution(), held[0] if held else NO_NONCE)
 
     def perform(self, work: Work) -> object:
         """Do a piece of work; its result, or the error that it met."""
@@ -152,7 +151,8 @@ class Workplace:
         """Check the terms, and open what belongs to the session that they give."""
         rows = self._rows()[0].shape[0] if look else None
         held = self._store.held_nonces(self._session_of, self.index)
-        own = len(terms.contributions) > self.index and self._store.owns(terms.contributions[self.index])
+        contribution = terms.contributions[self.index] if len(terms.contributions) > self.index else b""
+        own = self._store.owns(contribution) and terms.is_coin(self.index, self._store.coin(contribution))
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
         session = terms.session(self._agreement, self._device)
         verdict = self._store.verdict(session)
@@ -194,7 +194,8 @@ class Workplace:
         if terms is None or not terms.fresh or len(coins) != session.num_clients:
             raise MessageError("coins came that are not those of this sharing")
         for client, coin in enumerate(coins):
-            if not terms.is_coin(client, coin):
+            absent = coin == NO_COIN and client != self.index
+            if not absent and not terms.is_coin(client, coin):
                 raise MessageError(f"the coin of client {client} is not the one that it committed to")
         common = common_coins(coins)
         seeds = held_seeds(session, self.index, table)
@@ -216,6 +217,8 @@ class Workplace:
 
     def _answer(self, task: Task) -> bytes:
         session, table = self._member
+        if any(table.missing(dealer) for dealer in session.included):
+            raise MessageError(f"client {self.index} lacks shares and cannot answer", "finish the sharing first")
         if self._blinded and self._blinding is None:
             self._blinding = blinding_of(session, self.index, held_seeds(session, self.index, table))
         return encoded_answer(session, self.index, table, self._store.answered(session), task, self._blinding)

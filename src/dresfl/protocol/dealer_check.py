@@ -148,23 +148,26 @@ def _factors(session: Session, dealer: int, coins: bytes, count: int) -> tuple[F
     return found[0], found[1]
 
 
-def judge(session: Session, values: Tensor) -> Verdict:
-    """Who is excluded, and who deviates: from what all receivers published, residues (M,dealers,t,receivers).
+def judge(session: Session, values: Tensor, receivers: Sequence[int] | None = None) -> Verdict:
+    """Who is excluded, and who deviates: from what receivers published, residues (M,dealers,t,receivers).
 
     At most e receivers that deviate on a dealer are taken for errors of theirs; with more, the dealer is excluded. A
     bad dealer and a lying receiver cannot be told apart otherwise. Everybody comes to the same verdict.
+    receivers: those that took part, ascending; None: all. Of the others nothing is known: they count as deviating.
     """
     clients, moduli = session.num_clients, session.field.moduli
-    wanted = (len(moduli), clients, num_combinations(session), clients)
+    there = list(range(clients)) if receivers is None else list(receivers)
+    wanted = (len(moduli), clients, num_combinations(session), len(there))
     if tuple(values.shape) != wanted:
         raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
-    threshold, errors = session.num_shards + session.max_colluders, max_deviating(session)
-    integers = values.to("cpu", torch.int64).numpy()
-    excluded, deviating = [], set[int]()
+    threshold = session.num_shards + session.max_colluders
+    errors = min(max_deviating(session), (len(there) - threshold) // 2)
+    integers, points = values.to("cpu", torch.int64).numpy(), [session.code.client_points[j] for j in there]
+    excluded, deviating = [], set(range(clients)) - set(there)
     for dealer in range(clients):
-        found = locate_errors(moduli, session.code.client_points, integers[:, dealer], threshold, errors)
+        found = locate_errors(moduli, points, integers[:, dealer], threshold, errors)
         if found is None:
             excluded.append(dealer)
         else:
-            deviating.update(found)
+            deviating.update(there[place] for place in found)
     return Verdict(tuple(excluded), tuple(sorted(deviating)))

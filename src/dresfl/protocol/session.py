@@ -165,6 +165,7 @@ class Session:
         return _digest(
             {
                 "code": [self.num_clients, self.num_shards, self.max_colluders],
+                "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
                 "client_rows": self.client_rows,
                 "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
                 "moduli": self.field.moduli,

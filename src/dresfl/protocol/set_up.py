@@ -17,7 +17,7 @@ from typing import final
 
 from torch import Tensor
 
-from dresfl.errors import MessageError
+from dresfl.errors import MessageError, StoreError
 from dresfl.field import SecretSeed
 from dresfl.masking import Blinding, codewords
 
@@ -96,7 +96,10 @@ def held_seeds(session: Session, receiver: int, table: ShareTable) -> dict[int, 
     for dealer in range(session.num_clients):
         data = table.set_up(dealer)
         if data is None:
-            raise MessageError(f"client {receiver} lacks the set-up values of client {dealer}", "finish the sharing")
+            raise StoreError(
+                f"the set-up values of client {dealer} have to be fetched again before anything can be answered",
+                "see the log for what was damaged",
+            )
         seeds.update(SetUp.decode(session, dealer, receiver, data).seeds)
     return dict(sorted(seeds.items()))
 

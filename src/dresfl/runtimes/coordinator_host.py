@@ -98,8 +98,11 @@ class CoordinatorHost:
         """Messages of a client, in their order. What the machine asks for is carried out message by message."""
         now, on_network = time.monotonic(), list[OnNetwork]()
         for data in messages:
-            self._recorder.data_from_client(client, data, self._session)
-            on_network += self._carry_out(self.machine.received(client, data, now))
+            counted = self.machine.counters.answers
+            actions = self.machine.received(client, data, now)
+            if self.machine.counters.answers > counted:
+                self._recorder.data_from_client(client, data, self._session)
+            on_network += self._carry_out(actions)
         return on_network
 
     def slice_lost(self, lost: SendSlice) -> list[OnNetwork]:

@@ -193,12 +193,13 @@ class ShareStore:
                     continue
                 nonce = bytes.fromhex(record["nonce"])
                 session = session_of(tuple(record["client_rows"]), nonce)
+                clean = self._read_verdict(folder) == Verdict()
             except StoreError as error:
                 _log.warning("%s", error)
                 continue
             except DresError:
                 continue  # it does not fit this agreement
-            if session.sharing_id.hex() == folder.name and self._read_verdict(folder) == Verdict():
+            if session.sharing_id.hex() == folder.name and clean:
                 found.append((path.stat().st_mtime, nonce))
         return [nonce for _, nonce in sorted(found, key=lambda pair: -pair[0])]
 
@@ -260,12 +261,15 @@ class ShareStore:
         return self._read_verdict(self._folder(session))
 
     def _read_verdict(self, folder: Path) -> Verdict | None:
+        path, hint = (
+            folder / _VERDICT,
+            "restore it, or begin a new run in a new folder: there is one verdict for a sharing",
+        )
+        found = read_record(path, hint)
         try:
-            found = read_record(folder / _VERDICT)
-        except StoreError as error:
-            _log.warning("%s; it is asked for again", error)
-            return None
-        return None if found is None else Verdict.from_dict(found)
+            return None if found is None else Verdict.from_dict(found)
+        except ValueError as error:
+            raise StoreError(f"{path} is damaged: {error}", hint) from error
 
     def keep_verdict(self, session: Session, verdict: Verdict) -> None:
         """Keep what came of the check, for good."""
@@ -375,7 +379,7 @@ def _is_hex(text: str) -> bool:
 
 def _dealt(folder: Path) -> list[Path]:
     """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
-    files = [path for path in folder.iterdir() if path.suffix != ".answered" and path.name != _CLAIM]
+    files = [path for path in folder.iterdir() if path.suffix != ".answered" and path.name not in (_CLAIM, _VERDICT)]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 
 

@@ -20,6 +20,7 @@ from dresfl.federation.messages import (
     Hello,
     Holding,
     Informed,
+    Judged,
     Message,
     Ready,
     Relayed,
@@ -28,7 +29,7 @@ from dresfl.federation.messages import (
     decode,
 )
 from dresfl.federation.messages import Request as SliceRequest
-from dresfl.protocol import Client, MemoryTable, Task
+from dresfl.protocol import Client, MemoryTable, Task, Verdict
 from dresfl.runtimes.flower_runtime.bundles import Reply, Request
 from dresfl.runtimes.flower_runtime.client import FlowerClient
 from dresfl.sealing import Identity
@@ -150,9 +151,13 @@ def test_no_answer_without_all_shares(consortium: Consortium) -> None:
         lambda: consortium.rows[0],
         lambda event, **fields: events.append({"event": event, **fields}),
     )
-    (declined,) = said(ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client))
+    early = ask(consortium, 0, first_task(consortium, terms), terms=terms, client=client)
+    assert "before the dealers were checked" in refusal(early)
+    judged = Judged(Verdict())
+    (declined,) = said(ask(consortium, 0, judged, first_task(consortium, terms), terms=terms, client=client))
     assert isinstance(declined, Declined)
-    assert [(e["event"], "lacks shares" in str(e["reason"])) for e in events] == [("task refused", True)]
+    assert [e["event"] for e in events] == ["refused", "dealers checked", "task refused"]
+    assert "lacks shares" in str(events[-1]["reason"])
 
 
 @pytest.fixture

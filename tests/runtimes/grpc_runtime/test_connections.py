@@ -15,7 +15,7 @@ import pytest
 
 from consortium import Consortium
 from dresfl.errors import DresError, Refused, StoreError
-from dresfl.federation.messages import Done, Ready, Request, Weights
+from dresfl.federation.messages import Done, Judged, Ready, Request, Weights
 from dresfl.runtimes.grpc_runtime.coordinator import Connection
 from dresfl.storage.spool import Spool
 
@@ -84,6 +84,7 @@ def test_a_newer_connection_takes_over(tmp_path: Path, caplog: pytest.LogCapture
             assert PLACE in network.machine.connected
             assert PLACE not in network.machine.ready
             await new.write(Ready(sharing, bytes(32)).encode())
+            assert (await new.read())[0] == Judged.KIND
             assert (await new.read())[0] == Weights.KIND
             assert PLACE in network.machine.ready
 

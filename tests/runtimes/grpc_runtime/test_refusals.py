@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from consortium import Consortium
 from dresfl import sealing
 from dresfl.errors import IdentityError, Refused
-from dresfl.federation import Introduction, Site, Workplace, sealed_slices
+from dresfl.federation import Introduction, RoundTiming, Site, Workplace, sealed_slices
 from dresfl.federation.actions import Action, GiveUp, Join
 from dresfl.federation.enrolment import signed_begin
-from dresfl.federation.messages import VERSION, Answered, Begin, Hello, Ready, Wait, Weights, decode
+from dresfl.federation.messages import VERSION, Answered, Begin, Hello, Judged, Ready, Wait, Weights, decode
 from dresfl.protocol import Answer, Task
 from dresfl.runtimes.grpc_runtime.core_log import core_event
 from dresfl.runtimes.grpc_runtime.streams import METHOD, SERVICE, unbundle
@@ -305,7 +305,7 @@ def test_messages_beyond_the_limit(tmp_path: Path) -> None:
     [
         ({"agreement": b"{}"}, "agreement differs"),
         ({"rows": 3}, "3 rows"),
-        ({"contribution": b"x" * 32}, "secret or rows"),
+        ({"contribution": b"x" * 64}, "secret or rows"),
     ],
 )
 def test_hellos_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -355,6 +355,7 @@ def test_invalid_answers(tmp_path: Path, forged: str, reason: str) -> None:
         session = network.machine.training.session
         async with channel:
             await call.write(Ready(session.sharing_id, bytes(32)).encode())
+            assert isinstance(decode(await call.read(), (Judged,)), Judged)
             weights = decode(await call.read(), (Weights,))
             assert isinstance(weights, Weights)
             number = Task.decode(weights.task, session).round_number
@@ -377,7 +378,7 @@ def test_messages_before_the_terms(tmp_path: Path) -> None:
         network = Network(five_clients(tmp_path))
         coordinator = await network.start_coordinator()
         channel, call = dial(network, own_credentials(network))
-        introduction = Introduction(13, bytes(32))
+        introduction = Introduction(13, bytes(64))
         async with channel:
             await call.write(Hello(introduction, bytes(16), network.consortium.agreement.encode()).encode())
             assert isinstance(decode(await call.read(), (Wait,)), Wait)
@@ -404,7 +405,7 @@ def test_a_share_sealed_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sealed_slices, "seal", seal)
 
     async def run() -> Network:
-        network = Network(consortium)
+        network = Network(consortium, RoundTiming(deadline=1.0))  # after so long the check does without client 3
         coordinator = await network.start_coordinator()
         clients = network.start_clients()
         async with network.pause_after(3):

@@ -370,6 +370,20 @@ def test_clients_that_are_not_there_hold_up_nobody(fresh):
     assert sent(actions, Judged) == [0, 1, 2, 3, 4]
 
 
+def test_a_client_that_has_shown_its_coin_and_is_away_for_a_moment_takes_part(fresh):
+    for client in CLIENTS[:4]:
+        fresh.make_ready(client)
+    fresh.machine.disconnected(1, fresh.now)
+    actions = fresh.make_ready(4)
+    assert sent(actions, Check) == [0, 2, 3, 4]
+    assert fresh.terms.coins == fresh.coins
+    fresh.join(1)
+    assert sent(fresh.make_ready(1), Check) == [1]
+    for client in CLIENTS:
+        fresh.check(client)
+    assert fresh.terms.verdict == Verdict()
+
+
 def test_a_client_that_does_not_answer_the_check_holds_up_nobody(fresh):
     deadline = fresh.machine._settings.timing.deadline
     for client in CLIENTS:

@@ -17,7 +17,7 @@ returned actions in order. Whatever is wrong with one client's message ends that
 else.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import final
 
@@ -367,11 +367,12 @@ class Coordinator:
         """When everybody is ready, everybody checks. Who comes back after that is asked again."""
         if checking.coins is not None:
             return [Send(client, Check(checking.coins))] if client in checking.participants else []
-        return [] if checking.missing() else self._begin_check(running, checking, now)
+        everybody = range(self._agreement.num_clients)
+        return [] if checking.missing() else self._begin_check(everybody, running, checking, now)
 
-    def _begin_check(self, running: Running, checking: Checking, now: float) -> list[Action]:
-        """Fix the coins, for good, and send them to those who are ready."""
-        coins = checking.begin(self.ready)
+    def _begin_check(self, clients: Collection[int], running: Running, checking: Checking, now: float) -> list[Action]:
+        """Fix the coins of these clients, for good, and send them to those who are here."""
+        coins = checking.begin(clients)
         terms = replace(running.terms, coins=coins)
         self._running, self._enrolment.terms = replace(running, terms=terms), terms
         self._check_until = now + self._settings.timing.deadline
@@ -385,7 +386,9 @@ class Coordinator:
         absent = checking.missing()
         line = _log("checking without", clients=absent)
         if checking.coins is None:
-            return [line, *self._begin_check(running, checking, now)]
+            absent = [client for client in range(self._agreement.num_clients) if client not in self.ready]
+            line = _log("checking without", clients=absent)
+            return [line, *self._begin_check(self.ready, running, checking, now)]
         self._check_until = now + self._settings.timing.deadline
         if len(checking.participants) - len(absent) < needed:
             return []

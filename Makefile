@@ -46,7 +46,7 @@ faults: SCHEDULES = 100
 faults: $(VENV)/.ready
 	SCHEDULES=$(SCHEDULES) SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/runtimes/grpc_runtime/test_schedules*.py
 
-# What the open mode gives away: the attacks in full, about half an hour. What each found is kept in results/attacks.jsonl,
+# What the open mode gives away: the attacks in full, a quarter of an hour. What each found is kept in results/attacks.jsonl,
 # and docs/results/attacks.md is made of it.
 attacks: $(VENV)/.ready
 	rm -f results/attacks.jsonl

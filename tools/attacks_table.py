@@ -18,7 +18,8 @@ this page is made of that file. The [threat model](../explanation/threat-model.m
 
 Every attack uses only what its attacker sees: a transcript that the participant wrote (`dresfl train --record`), or
 the messages themselves. *Found* is the share of rows for which the true row that is nearest to the computed one is the
-right one. Where the attack is exact it is the share of rows found to the last pixel. *Prior* is what the attacker finds
+right one. Where the attack is exact it is the share of rows found to the last pixel. An attack can try only those rows
+that the rounds happen to separate. *Prior* is what the attacker finds
 before it has seen anything. The *control* is the same program in a setting where it has to fail.
 """
 
@@ -38,7 +39,6 @@ def entry(line: dict[str, Any]) -> str:
     more += [f"{percent(line['exact'])} exact"] if "exact" in line else []
     more += [f"error {line['error']:.3f} of full scale"] if "error" in line else []
     more += [f"labels {percent(line['labels_found'])}"] if "labels_found" in line else []
-    more += [f"{line['tried']} tried"] if "tried" in line else []
     found = percent(line["found"]) + (f" ({', '.join(more)})" if more else "")
     control = f"{percent(line.get('control_found'))} ({line['control']})" if "control" in line else ""
     cells = line["setting"], found, percent(line.get("prior_found")), control, f"{line['seconds']:.0f}"

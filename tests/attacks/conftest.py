@@ -21,9 +21,9 @@ def processor() -> str:
 
 
 @pytest.fixture(autouse=True)
-def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The matrices of the short forms are too small for more."""
-    with torch_threads(0 if request.node.get_closest_marker("attack") else 1):
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The full forms have the whole machine. The matrices of the short ones are too small for more than one thread."""
+    with torch_threads((os.cpu_count() or 1) if request.node.get_closest_marker("attack") else 1):
         yield
 
 

@@ -44,15 +44,11 @@ def float_gradients(network: Network, weights: Tensor, inputs: Tensor, targets: 
 
 def batch_places(session: Session, rounds: Tensor) -> Tensor:
     """Which rows each round uses, as everybody knows them: places (T,B·K) in the rows of all clients, end to end."""
-    batch = session.batches(rounds)
+    batch, clients = session.batches(rounds), range(session.num_clients)
     starts = torch.tensor([0, *session.client_rows]).cumsum(0)
-    hidden = torch.stack(
-        [
-            session.shard_rows(dealer)[row] + starts[dealer]
-            for dealer, row in zip(batch.dealers.flatten().tolist(), batch.rows.flatten().tolist(), strict=True)
-        ]
-    )
-    return hidden.view(len(rounds), -1)
+    hidden = torch.cat([session.shard_rows(i) + starts[i] for i in clients])  # (coded rows,K)
+    coded_starts = torch.tensor([0, *(session.coded_rows(i) for i in clients)]).cumsum(0)
+    return hidden[coded_starts[batch.dealers] + batch.rows].flatten(1)
 
 
 @dataclass(frozen=True)

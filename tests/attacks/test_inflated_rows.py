@@ -81,7 +81,7 @@ def test_digits(tmp_path: Path, report) -> None:
     report(
         setting="digits, one of 20 clients claims 100,000 empty rows, batch 64, width 32, 400 rounds",
         found=right / 1437,
-        tried=computed,
+        rows=f"{right} of {computed} tried",
         control="it claims 76 rows, as many as the others have",
         control_found=control / 1437,
     )

@@ -101,7 +101,7 @@ def test_digits(tmp_path: Path, report) -> None:
     report(
         setting="digits, width 16, batch 48: the whole span of a batch",
         found=sum(spans) / len(spans),
-        tried=len(spans),
+        rows=f"{sum(spans)} of {len(spans)} batches",
         control="sums known to 53 bits only",
         control_found=sum(control) / len(control),
     )

@@ -65,7 +65,7 @@ def test_digits(tmp_path: Path, report) -> None:
     report(
         setting="digits, width 16, batch 24, two runs of 400 rounds on one sharing",
         found=exactly_right(together, true) / len(true),
-        tried=len(together),
+        rows=f"{exactly_right(together, true)} of {len(together)} tried",
         control="one of the runs alone",
         control_found=exactly_right(alone, true) / len(true),
     )

@@ -146,3 +146,26 @@ def test_a_file_that_is_no_transcript(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(StoreError):
             _ = Transcript(path).session
+
+
+def test_messages_that_a_participant_refused_are_skipped(everything: Path, tmp_path: Path) -> None:
+    whole = Transcript(everything / "client-1.transcript")
+    (tmp_path / "transcript").mkdir(mode=0o700)
+    path = tmp_path / "transcript" / "client-1.transcript"
+    path.write_bytes((everything / "client-1.transcript").read_bytes())
+    writer = TranscriptWriter(tmp_path, 1, whole.session)
+    for message in (b"", b"\x02", b"\x02\x02short", b"\x02\x03short", b"\xff" * 40):
+        writer.write(COORDINATOR, 1, message)
+        writer.write(1, COORDINATOR, message)
+    assert len(list(Transcript(path).messages())) == len(list(whole.messages())) + 10
+    assert sorted(Transcript(path).weights()) == sorted(whole.weights())
+    assert [number for number, _ in Transcript(path).answers()] == [number for number, _ in whole.answers()]
+
+
+def test_a_damaged_transcript_is_named_and_stays(everything: Path, tmp_path: Path) -> None:
+    (tmp_path / "transcript").mkdir(mode=0o700)
+    path = tmp_path / "transcript" / "client-1.transcript"
+    path.write_bytes(b"?" + (everything / "client-1.transcript").read_bytes())
+    with pytest.raises(StoreError, match="damaged"):
+        TranscriptWriter(tmp_path, 1, Transcript(everything / "client-1.transcript").session)
+    assert path.exists()

@@ -393,7 +393,7 @@ def _enter(folder: Path) -> None:
 
 
 def _is_known(name: str) -> bool:
-    known = ("store.json", "lock", "secret", "flower.json", "lost+found")
+    known = ("store.json", "lock", "secret", "flower.json", "transcript", "lost+found")
     return name in known or name.endswith(".part") or _is_identity(name)
 
 

@@ -16,6 +16,7 @@ A process that is killed may leave the last message cut short: a reader stops th
 that goes on from a checkpoint writes the rounds since then again, and the later message counts.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,7 +30,7 @@ from typing import Any, final
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
-from dresfl.errors import DresError, StoreError, UsageError
+from dresfl.errors import DresError, MessageError, StoreError, UsageError
 from dresfl.field import SecretSeed, unpacked
 from dresfl.files import disk, make_private_folder, open_private
 from dresfl.model import Network, layer_from_dict, weights_sha256
@@ -163,6 +164,7 @@ def _set_aside_another(path: Path, header: bytes) -> None:
         return
     with open(path, "rb") as file:
         found = file.readline(_LONGEST_HEADER)
+<<<<<<< HEAD
     if not found.endswith(b"\n") and header.startswith(found):  # a crash cut the header short
         os.truncate(path, 0)
     elif found != header:
@@ -171,6 +173,15 @@ def _set_aside_another(path: Path, header: bytes) -> None:
         except (ValueError, KeyError, TypeError, DresError) as error:
             raise StoreError(f"{path} is no transcript", "move it away") from error
         os.replace(path, path.with_name(f"{path.stem}.{session.session_id.hex()}.transcript"))
+=======
+    if found == header:
+        return
+    try:
+        session = _session(json.loads(found))
+    except (ValueError, KeyError, TypeError, RecursionError, DresError) as error:
+        raise StoreError(f"{path} is no {FORMAT}, or is damaged", f"move it away: mv {path} {path}.damaged") from error
+    os.replace(path, path.with_name(f"{path.stem}.{session.session_id.hex()}.transcript"))
+>>>>>>> attacks
 
 
 def _whole_bytes(path: Path, start: int) -> int:
@@ -245,17 +256,25 @@ class Transcript:
 
     def weights(self) -> dict[int, Tensor]:
         """The integer weights (P,) of each round that were sent. The final ones have the number of rounds."""
-        tasks = (Task.decode(data, self.session) for _, _, data in self.messages() if data[_KIND] == Task.KIND)
-        return {task.round_number: task.weights for task in tasks}
+        found: dict[int, Tensor] = {}
+        for _, _, data in self.messages():
+            with contextlib.suppress(MessageError):  # what the participant refused is in its file, too
+                if data[_KIND : _KIND + 1] == bytes([Task.KIND]):
+                    task = Task.decode(data, self.session)
+                    found[task.round_number] = task.weights
+        return found
 
     def answers(self) -> Iterator[tuple[int, dict[int, Answer]]]:
         """Each round and its answers by client, as far as this participant saw them, round by round."""
         found: dict[int, Answer] = {}
         number = -1
         for sender, _, data in self.messages():
-            if data[_KIND] != Answer.KIND:
+            if data[_KIND : _KIND + 1] != bytes([Answer.KIND]):
                 continue
-            answer = Answer.decode_from(sender, data, self.session)
+            try:
+                answer = Answer.decode_from(sender, data, self.session)
+            except MessageError:  # what the participant refused is in its file, too
+                continue
             if answer.round_number != number:
                 if found:
                     yield number, found

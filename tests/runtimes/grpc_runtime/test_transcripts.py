@@ -65,3 +65,20 @@ def test_without_the_agreements_word_nothing_is_written(tmp_path: Path) -> None:
     consortium = Consortium(tmp_path)
     run(consortium)
     assert not list(tmp_path.rglob("*transcript*"))
+
+
+def test_two_runs_of_the_same_clients_have_a_transcript_each(tmp_path: Path) -> None:
+    """The second run uses the shares again. The client's transcript of the first stays beside that of the second."""
+    consortium = Consortium(tmp_path)
+    consortium.agreement = dataclasses.replace(consortium.agreement, record=True)
+    run(consortium)
+    (tmp_path / "coordinator").rename(tmp_path / "first")
+    run(consortium)
+    first = Transcript(tmp_path / "first/transcript/coordinator.transcript")
+    second = Transcript(tmp_path / "coordinator/transcript/coordinator.transcript")
+    assert first.session.sharing_id == second.session.sharing_id
+    own = tmp_path / "client-0" / "transcript"
+    older = f"client-0.{first.session.session_id.hex()}.transcript"
+    assert {path.name for path in own.iterdir()} == {"client-0.transcript", older}
+    assert Transcript(own / older).session.session_id == first.session.session_id
+    assert Transcript(own / "client-0.transcript").session.session_id == second.session.session_id

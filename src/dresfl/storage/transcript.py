@@ -164,24 +164,16 @@ def _set_aside_another(path: Path, header: bytes) -> None:
         return
     with open(path, "rb") as file:
         found = file.readline(_LONGEST_HEADER)
-<<<<<<< HEAD
+    if found == header:
+        return
     if not found.endswith(b"\n") and header.startswith(found):  # a crash cut the header short
         os.truncate(path, 0)
-    elif found != header:
-        try:
-            session = _session(json.loads(found))
-        except (ValueError, KeyError, TypeError, DresError) as error:
-            raise StoreError(f"{path} is no transcript", "move it away") from error
-        os.replace(path, path.with_name(f"{path.stem}.{session.session_id.hex()}.transcript"))
-=======
-    if found == header:
         return
     try:
         session = _session(json.loads(found))
     except (ValueError, KeyError, TypeError, RecursionError, DresError) as error:
         raise StoreError(f"{path} is no {FORMAT}, or is damaged", f"move it away: mv {path} {path}.damaged") from error
     os.replace(path, path.with_name(f"{path.stem}.{session.session_id.hex()}.transcript"))
->>>>>>> attacks
 
 
 def _whole_bytes(path: Path, start: int) -> int:

@@ -61,7 +61,10 @@ def could_see(max_colluders: int) -> dict[str, str]:
             "row counts and batches; who answered when; the weights and the gradient of every round, and nothing else "
             "of the answers, which are blinded. Rows can be computed from the gradients. Shares pass it sealed"
         ),
-        "whoever carries the messages": "who sends how much to whom, and when. Nothing of what is in it",
+        "whoever carries the messages": (
+            "who sends how much to whom, and when; nothing of what is in it. Over Flower, the SuperLink sees what the "
+            "coordinator sees"
+        ),
         "readers of the model": "the final weights. They are not differentially private",
     }
 

@@ -96,6 +96,7 @@ def draw(true: Tensor, mean: Tensor, rows: Tensor, control: Tensor, path: str) -
 
 def main(rounds: int = 5000) -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the matrices are too small for more
     digits = dr.load_dataset("digits")
     clients = dr.partition(digits.train, 20)
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ def seeds() -> list[range]:
     if os.environ.get("SEED"):
         seed = int(os.environ["SEED"])
         return [range(seed, seed + 1)]
-    count = int(os.environ.get("SCHEDULES") or 2000)
+    count = int(os.environ.get("SCHEDULES") or 1000)
     return [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
 
@@ -45,13 +45,13 @@ def test_a_seed_decides_everything() -> None:
 def test_faults_are_played() -> None:
     """Of every kind, and some schedules end without a fault, some with skipped rounds, some with refused ones."""
     played, outcomes = Counter[str](), Counter[str]()
-    for seed in range(300):
+    for seed in range(200):
         outcome, world = play(seed)
         played += world.played
         outcomes[outcome] += 1
-    assert min(played.values()) >= 5, played
+    assert min(played.values()) >= 3, played
     assert len(played) == 15
-    for seed in range(60):  # answers that are bent cannot be decoded
+    for seed in range(40):  # answers that are bent cannot be decoded
         outcomes[play(seed, {BENT: 1})[0]] += 1
     assert {"exact", "skipped", "round refused"} <= set(outcomes)
 

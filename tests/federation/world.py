@@ -221,6 +221,7 @@ class World:
         self.machine: Coordinator | None = None
         self.server: Training | None = None
         self.final: str | None = None
+        self.gave_up = ""  # why the coordinator ended the run
         self.informed: set[int] = set()
         self.start_coordinator()
         for client in clients:
@@ -246,7 +247,7 @@ class World:
     # -- the coordinator's process ---------------------------------------------------------------------------
 
     def start_coordinator(self) -> None:
-        if self.machine is not None or self.final is not None:
+        if self.machine is not None or self.final is not None or self.gave_up:
             return
         setting, disk = self.setting, self.disk
         terms = None if disk.terms is None else Terms.from_json(disk.terms, setting.agreement)
@@ -328,8 +329,10 @@ class World:
                 if action.error is not None:
                     self.disturbances.append(f"client {action.client} is refused: {action.error}")
                 self._end_link(action.client, action.error)
-            case Finish() if action.error is not None:  # no schedule leaves too few who can answer
-                raise self.broken(f"the coordinator gives up: {action.error}")
+            case Finish() if action.error is not None:  # no schedule leaves too few, if nobody's check was bent
+                if not any("checked" in what for what in self.bent.values()):
+                    raise self.broken(f"the coordinator gives up: {action.error}")
+                self.gave_up, self.machine = str(action.error), None
             case Finish():
                 self._finish()
             case _:
@@ -809,7 +812,7 @@ class World:
 
     def run(self) -> "World":
         """Play until the coordinator has ended, or until a client was refused for good."""
-        while self.final is None and not self.refused_for_good():
+        while self.final is None and not self.gave_up and not self.refused_for_good():
             self.step()
         for _ in range(2000):  # what is under way still arrives
             found = [event for event in self.possible() if event[1] not in ("connect", "start", "operator")]
@@ -829,6 +832,8 @@ class World:
         for client in self.refused_for_good():
             if not self.bent.get(client, set()) & {"hello", "judged"}:
                 raise self.broken(f"client {client} was refused for good: {self.given_up[client][-1]}")
+            return "refused"
+        if self.gave_up:
             return "refused"
         outcomes = self.disk.outcomes
         rounds = range(self.setting.rounds)

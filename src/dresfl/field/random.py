@@ -67,9 +67,13 @@ class SecretSeed:
         """The key words of one sharing's masks. Another sharing, other masks, even if a seed is kept."""
         return key_words(hmac.digest(self._key, b"dresfl masks" + sharing_id, "sha256"))
 
-    def blinding_key(self, label: bytes) -> Tensor:
-        """The key words of the blinding of one opening. Another label, other blinding."""
-        return key_words(hmac.digest(self._key, b"dresfl blinding" + label, "sha256"))
+    def blinding_mac(self) -> hmac.HMAC:
+        """HMAC-SHA256 under this seed, after "dresfl blinding": a copy of it, with the label of an opening, is a key.
+
+        Many keys are made in a round. Copies of a prepared HMAC do not let Python's lock go each time, which costs much
+        where many clients share a process.
+        """
+        return hmac.new(self._key, b"dresfl blinding", "sha256")
 
     def derive(self, purpose: bytes) -> "SecretSeed":
         """A seed of its own for one purpose; neither it nor several of them tell anything of this one."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hmac import HMAC
 from typing import final
 
 import torch
@@ -36,6 +38,18 @@ class Blinding:
 
     def values(self, label: bytes, count: int) -> Tensor:
         """(M,count): the values to add. The label names one opening; two openings never share one."""
-        keys = [seed.blinding_key(label) for seed in self.seeds]
-        table = torch.stack(keys) if keys else torch.empty((0, 8), dtype=torch.int32)
-        return self.field.uniform_sum(table.to(self.field.device), self.coefficients, count)
+        octets = bytearray()
+        for prepared in self._macs:
+            mac = prepared.copy()
+            mac.update(label)
+            octets += mac.digest()
+        keys = (
+            torch.frombuffer(octets, dtype=torch.int32).view(-1, 8)
+            if octets
+            else torch.empty((0, 8), dtype=torch.int32)
+        )
+        return self.field.uniform_sum(keys.to(self.field.device), self.coefficients, count)
+
+    @cached_property
+    def _macs(self) -> list[HMAC]:
+        return [seed.blinding_mac() for seed in self.seeds]

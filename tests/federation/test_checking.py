@@ -394,9 +394,14 @@ def test_a_client_that_does_not_answer_the_check_holds_up_nobody(fresh):
     assert not sent(fresh.machine.tick(fresh.now), Judged)  # too few have answered
     fresh.check(3)
     fresh.now += deadline
+    assert not sent(
+        fresh.machine.tick(fresh.now), Judged
+    )  # three could decode, but one that lies could exclude a dealer
+    fresh.check(4)
+    fresh.now += deadline
     actions = fresh.machine.tick(fresh.now)
-    assert fresh.terms.verdict == Verdict((), (2, 4))
-    assert sent(actions, Weights) == [0, 1, 3]
+    assert fresh.terms.verdict == Verdict((), (2,))
+    assert sent(actions, Weights) == [0, 1, 3, 4]
 
 
 def test_the_coins_of_a_check_that_has_begun_stay(fresh):

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Answer, RoundRecord, Session, Task, Training, Verdict
+from dresfl.protocol import Answer, RoundRecord, Session, Task, Training, Verdict, fewest_receivers
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
@@ -358,7 +358,7 @@ class Coordinator:
     def _check_times(self) -> list[float]:
         """When the check begins, or ends, without those who are not there."""
         running = self._running
-        if running is None or running.checking is None or len(self.ready) < running.session.answers_needed:
+        if running is None or running.checking is None or len(self.ready) < _checkers_needed(running.session):
             return []
         begun = running.checking.coins is not None
         return [self._check_until if begun else self._moved_at + self._settings.timing.deadline]
@@ -390,7 +390,7 @@ class Coordinator:
             line = _log("checking without", clients=absent)
             return [line, *self._begin_check(self.ready, running, checking, now)]
         self._check_until = now + self._settings.timing.deadline
-        if len(checking.participants) - len(absent) < needed:
+        if len(checking.participants) - len(absent) < _checkers_needed(running.session):
             return []
         verdict = checking.verdict()
         if self._agreement.num_clients - len(verdict.deviating) < needed:
@@ -594,6 +594,11 @@ class Coordinator:
         if checking is not None and checking.coins is not None:
             return [_log("checking", missing=checking.missing())]
         return [_log("sharing", ready=self.ready, needed=self._agreement.num_clients if checking else needed)]
+
+
+def _checkers_needed(session: Session) -> int:
+    """How many clients must take part in the check of the dealers if it does not wait for the others."""
+    return max(session.answers_needed, fewest_receivers(session))
 
 
 def _log(event: str, **fields: Value) -> Log:

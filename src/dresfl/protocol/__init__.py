@@ -4,7 +4,7 @@ No I/O, no clock, no threads.
 """
 
 from .client import Client, answer_from_shares, encoded_answer, rows_to_share
-from .dealer_check import Verdict, combine_shares, judge, num_combinations
+from .dealer_check import Verdict, combine_shares, fewest_receivers, judge, num_combinations
 from .evaluation import Evaluation
 from .messages import Answer, Share, Task
 from .round import (

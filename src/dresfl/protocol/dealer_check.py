@@ -88,6 +88,11 @@ def max_deviating(session: Session) -> int:
     return min(max(session.parameters.max_liars, session.max_colluders), (session.num_clients - hidden) // 2)
 
 
+def fewest_receivers(session: Session) -> int:
+    """K+T+2e: with fewer receivers, fewer than e that lie would be enough to have an honest dealer excluded."""
+    return session.num_shards + session.max_colluders + 2 * max_deviating(session)
+
+
 def num_combinations(session: Session) -> int:
     """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why."""
     sets = math.comb(session.num_clients, max_deviating(session))

@@ -383,19 +383,18 @@ class Coordinator:
         checking, needed = running.checking, running.session.answers_needed
         if checking is None:
             return []
-        absent = checking.missing()
-        line = _log("checking without", clients=absent)
         if checking.coins is None:
             absent = [client for client in range(self._agreement.num_clients) if client not in self.ready]
             line = _log("checking without", clients=absent)
             return [line, *self._begin_check(self.ready, running, checking, now)]
+        absent = checking.missing()
         self._check_until = now + self._settings.timing.deadline
         if len(checking.participants) - len(absent) < _checkers_needed(running.session):
             return []
         verdict = checking.verdict()
         if self._agreement.num_clients - len(verdict.deviating) < needed:
             return []  # with one more there may be enough
-        return [line, *self._judge(verdict, running, checking, now)]
+        return [_log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
 
     def _has_checked(self, client: int, message: Checked, running: Running, now: float) -> list[Action]:
         checking = running.checking

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import final
 
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused
-from dresfl.protocol import Session, Verdict
+from dresfl.protocol import Session, Verdict, coin_commitment
 
 from .agreement import Agreement, make_session, sharing_nonce
 
@@ -38,16 +38,6 @@ _HEAD = struct.Struct("<16s32s16sH")
 _CLIENT = struct.Struct(f"<I{CONTRIBUTION}s")
 # what reading an altered file may end in
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error)
-
-
-def coin_commitment(coin: bytes) -> bytes:
-    """What binds a client to its coin before it shows it."""
-    return hashlib.sha256(b"dresfl coin" + coin).digest()
-
-
-def common_coins(coins: Sequence[bytes]) -> bytes:
-    """What all coins together give: nobody knows it before the last one is shown."""
-    return hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
 
 
 @final

@@ -17,15 +17,17 @@ from dresfl.protocol import (
     AnsweredRounds,
     Client,
     Session,
-    SetUp,
     ShareTable,
     Task,
     Verdict,
     blinding_of,
+    check_complete,
     combine_shares,
+    common_coins,
     encoded_answer,
-    held_seeds,
+    held_set_ups,
     seed_hashes,
+    seeds_of,
 )
 from dresfl.sealing import Identity, Roster
 
@@ -34,7 +36,7 @@ from .agreement import Agreement, make_session
 from .messages import Checked
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Membership
-from .terms import NO_COIN, NO_NONCE, Introduction, Terms, common_coins
+from .terms import NO_COIN, NO_NONCE, Introduction, Terms
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
@@ -152,7 +154,8 @@ class Workplace:
         rows = self._rows()[0].shape[0] if look else None
         held = self._store.held_nonces(self._session_of, self.index)
         contribution = terms.contributions[self.index] if len(terms.contributions) > self.index else b""
-        own = self._store.owns(contribution) and terms.is_coin(self.index, self._store.coin(contribution))
+        coin = self._store.coin(contribution)
+        own = self._store.owns(contribution) and terms.is_coin(self.index, coin)
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
         session = terms.session(self._agreement, self._device)
         verdict = self._store.verdict(session)
@@ -167,7 +170,6 @@ class Workplace:
             self._sealed_slices.keep_own()
             table.flush()
         missing = [set(missing_slices(session, dealer, table)) for dealer in range(session.num_clients)]
-        coin = self._store.coin(terms.contributions[self.index])
         return Membership(session, missing, coin, verdict, tuple(damage))
 
     @property
@@ -198,27 +200,17 @@ class Workplace:
             if not absent and not terms.is_coin(client, coin):
                 raise MessageError(f"the coin of client {client} is not the one that it committed to")
         common = common_coins(coins)
-        seeds = held_seeds(session, self.index, table)
+        set_ups = held_set_ups(session, self.index, table)
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        values = [
-            combine_shares(session, table, dealer, common, self._set_up(dealer).check)
-            for dealer in range(session.num_clients)
-        ]
+        values = [combine_shares(session, table, dealer, common, held.check) for dealer, held in enumerate(set_ups)]
         packed = session.field.pack(torch.stack(values, 1))  # (M,N,t)
-        return Checked(tuple(seed_hashes(session, seeds)), packed)
-
-    def _set_up(self, dealer: int) -> SetUp:
-        session, table = self._member
-        data = table.set_up(dealer)
-        if data is None:
-            raise MessageError(f"this client lacks the set-up values of client {dealer}", "finish the sharing first")
-        return SetUp.decode(session, dealer, self.index, data)
+        return Checked(tuple(seed_hashes(session, seeds_of(set_ups))), packed)
 
     def _answer(self, task: Task) -> bytes:
         session, table = self._member
-        if any(table.missing(dealer) for dealer in session.included):
-            raise MessageError(f"client {self.index} lacks shares and cannot answer", "finish the sharing first")
         if self._blinded and self._blinding is None:
-            self._blinding = blinding_of(session, self.index, held_seeds(session, self.index, table))
+            check_complete(session, self.index, table)
+            seeds = seeds_of(held_set_ups(session, self.index, table))
+            self._blinding = blinding_of(session, self.index, seeds)
         return encoded_answer(session, self.index, table, self._store.answered(session), task, self._blinding)

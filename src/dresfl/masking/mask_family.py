@@ -59,6 +59,13 @@ class MaskFamily:
             dealers.append(dealer)
         return tuple(dealers)
 
+    @cached_property
+    def _dealt(self) -> tuple[tuple[int, ...], ...]:
+        dealt: list[list[int]] = [[] for _ in range(self.num_clients)]
+        for s, dealer in enumerate(self._dealers):
+            dealt[dealer].append(s)
+        return tuple(map(tuple, dealt))
+
     def holders(self, s: int) -> tuple[int, ...]:
         """The clients that hold seed s, ascending."""
         return tuple(sorted(self._outside[s]))
@@ -75,4 +82,4 @@ class MaskFamily:
 
     def dealt_by(self, client: int) -> tuple[int, ...]:
         """The seeds that a client makes, ascending."""
-        return tuple(s for s, dealer in enumerate(self._dealers) if dealer == client)
+        return self._dealt[client]

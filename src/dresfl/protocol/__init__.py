@@ -3,8 +3,16 @@
 No I/O, no clock, no threads.
 """
 
-from .client import Client, answer_from_shares, encoded_answer, rows_to_share
-from .dealer_check import Verdict, combine_shares, fewest_receivers, judge, num_combinations
+from .client import Client, answer_from_shares, check_complete, encoded_answer, rows_to_share
+from .dealer_check import (
+    Verdict,
+    coin_commitment,
+    combine_shares,
+    common_coins,
+    fewest_receivers,
+    judge,
+    num_combinations,
+)
 from .evaluation import Evaluation
 from .messages import Answer, Share, Task
 from .round import (
@@ -25,10 +33,12 @@ from .set_up import (
     blinding_of,
     check_bytes,
     deal_set_up,
-    held_seeds,
+    fresh_blinding,
+    held_set_ups,
     most_set_up_bytes,
     opening_label,
     seed_hashes,
+    seeds_of,
     set_up_bytes,
 )
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable

@@ -119,7 +119,7 @@ class Client:
 
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
     """A client's answer to a task, not blinded. It needs the shares only, not the client's rows or its secret."""
-    coded = _claimed_rows(session, index, held, answered, task)
+    coded = _claimed_rows(session, index, held, answered, task, _digest(task))
     return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])
 
 
@@ -136,12 +136,12 @@ def encoded_answer(
     blinding: this client's part of the masks, which are keyed by the round and its weights. So a repeated answer is the
     same, and answers to different weights do not decode together. None: in tests and benchmarks only.
     """
-    coded = _claimed_rows(session, index, held, answered, task)
+    published = _digest(task)
+    coded = _claimed_rows(session, index, held, answered, task, published)
     size = session.network.input_size
     parts = session.network.answer_parts(session.field, task.weights, coded[..., :size], coded[..., size:])  # (M,1,·)
     columns = [part[:, 0] for part in parts]  # (M,·)
     if blinding is not None:
-        published = bytes.fromhex(weights_sha256(task.weights))
         label = opening_label(session, task.round_number, published)
         masks = blinding.values(label, session.network.num_parameters)  # (M,P)
         sizes = [part.shape[1] for part in columns]
@@ -151,11 +151,23 @@ def encoded_answer(
     return Answer.encode_parts(task.round_number, index, columns, session)
 
 
-def _claimed_rows(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Tensor:
-    """The coded rows (M,1,B,W) of the task's batch. The round is claimed for the task's weights first."""
+def _digest(task: Task) -> bytes:
+    """SHA-256 of a task's weights: what the round is claimed for, and what its masks are keyed by."""
+    return bytes.fromhex(weights_sha256(task.weights))
+
+
+def check_complete(session: Session, index: int, held: ShareTable) -> None:
+    """Refuse to answer while shares of dealers that are not excluded are missing."""
     if any(held.missing(dealer) for dealer in session.included):
         raise MessageError(f"client {index} lacks shares and cannot answer", "finish the sharing first")
-    if not answered.claim(task.round_number, bytes.fromhex(weights_sha256(task.weights))):
+
+
+def _claimed_rows(
+    session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task, digest: bytes
+) -> Tensor:
+    """The coded rows (M,1,B,W) of the task's batch. The round is claimed for weights of this digest first."""
+    check_complete(session, index, held)
+    if not answered.claim(task.round_number, digest):
         raise MessageError(
             f"round {task.round_number} was answered for other weights",
             "a client answers each batch for one set of weights",

@@ -82,6 +82,16 @@ class Verdict:
         return cls(*(tuple(clients) for clients in lists if isinstance(clients, list)))
 
 
+def coin_commitment(coin: bytes) -> bytes:
+    """What binds a client to its coin before it shows it."""
+    return hashlib.sha256(b"dresfl coin" + coin).digest()
+
+
+def common_coins(coins: Sequence[bytes]) -> bytes:
+    """What all coins together give: nobody knows it before the last one is shown."""
+    return hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
+
+
 def max_deviating(session: Session) -> int:
     """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
     hidden = session.num_shards + session.max_colluders

@@ -90,9 +90,9 @@ class SetUp:
         return cls(seeds, check)
 
 
-def held_seeds(session: Session, receiver: int, table: ShareTable) -> dict[int, SecretSeed]:
-    """All mask seeds that a receiver holds, by the number of their set, ascending."""
-    seeds: dict[int, SecretSeed] = {}
+def held_set_ups(session: Session, receiver: int, table: ShareTable) -> list[SetUp]:
+    """The set-up values that a receiver holds, dealer by dealer; StoreError if some were lost."""
+    found = []
     for dealer in range(session.num_clients):
         data = table.set_up(dealer)
         if data is None:
@@ -100,8 +100,13 @@ def held_seeds(session: Session, receiver: int, table: ShareTable) -> dict[int, 
                 f"the set-up values of client {dealer} have to be fetched again before anything can be answered",
                 "see the log for what was damaged",
             )
-        seeds.update(SetUp.decode(session, dealer, receiver, data).seeds)
-    return dict(sorted(seeds.items()))
+        found.append(SetUp.decode(session, dealer, receiver, data))
+    return found
+
+
+def seeds_of(set_ups: Sequence[SetUp]) -> dict[int, SecretSeed]:
+    """All mask seeds in set-up values, by the number of their set, ascending."""
+    return dict(sorted((number, seed) for set_up in set_ups for number, seed in set_up.seeds.items()))
 
 
 def seed_hashes(session: Session, seeds: dict[int, SecretSeed]) -> list[bytes]:
@@ -115,9 +120,23 @@ def seed_hashes(session: Session, seeds: dict[int, SecretSeed]) -> list[bytes]:
 
 def blinding_of(session: Session, receiver: int, seeds: dict[int, SecretSeed]) -> Blinding:
     """What makes a client's part of the masks of each opening."""
-    family, code = session.mask_family, session.code
-    words = codewords(session.field, family, code.data_points, code.client_points)  # (M,S,N)
-    return Blinding(session.field, words[:, list(seeds), receiver], list(seeds.values()))
+    return Blinding(session.field, _codewords(session)[:, list(seeds), receiver], list(seeds.values()))
+
+
+def fresh_blinding(session: Session) -> list[Blinding]:
+    """`blinding_of` every client, from fresh seeds: for simulations."""
+    family, words = session.mask_family, _codewords(session)
+    seeds = [SecretSeed.fresh() for _ in family.sets]
+    return [
+        Blinding(session.field, words[:, list(held), client], [seeds[number] for number in held])
+        for client, held in ((client, family.held_by(client)) for client in range(session.num_clients))
+    ]
+
+
+def _codewords(session: Session) -> Tensor:
+    """(M,S,N): the codewords of the session's mask family at all clients' points."""
+    code = session.code
+    return codewords(session.field, session.mask_family, code.data_points, code.client_points)
 
 
 def opening_label(session: Session, round_number: int, published: bytes) -> bytes:

@@ -42,7 +42,7 @@ from dresfl.files import (
     write_atomic,
     write_record,
 )
-from dresfl.protocol import Session, Verdict
+from dresfl.protocol import Session, Verdict, coin_commitment
 
 from .answered_rounds import FREE, AnswerLog
 from .at_rest import StorageKey, check_mark, open_file, seal_file
@@ -163,7 +163,7 @@ class ShareStore:
     def contribution(self) -> bytes:
         """What this client adds to the nonce of a new sharing: its tag, a fresh salt, and a commitment to a coin."""
         salt = secrets.token_bytes(_SALT)
-        return self.tag + salt + hashlib.sha256(b"dresfl coin" + self._coin(salt)).digest()
+        return self.tag + salt + coin_commitment(self._coin(salt))
 
     def coin(self, contribution: bytes) -> bytes:
         """The coin that a contribution of this store is bound to. It is shown once all shares are on the disk."""

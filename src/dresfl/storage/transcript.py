@@ -31,11 +31,11 @@ from torch import Tensor
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import DresError, MessageError, StoreError, UsageError
-from dresfl.field import SecretSeed, unpacked
+from dresfl.field import unpacked
 from dresfl.files import disk, make_private_folder, open_private
 from dresfl.model import Network, layer_from_dict, weights_sha256
 from dresfl.protocol import Answer, Session, Task, decode_answers
-from dresfl.protocol.set_up import blinding_of, opening_label
+from dresfl.protocol.set_up import fresh_blinding, opening_label
 
 FORMAT = "dresfl transcript 1"
 FOLDER = "transcript"
@@ -110,12 +110,7 @@ class Recording:
         parties = {COORDINATOR, *clients} if ALL in names else chosen
         self._session = session
         self._published = b""  # the digest of the weights last sent
-        family = session.mask_family
-        seeds = [SecretSeed.fresh() for _ in family.sets]
-        self._blinding = [
-            blinding_of(session, client, {number: seeds[number] for number in family.held_by(client)})
-            for client in clients
-        ]
+        self._blinding = fresh_blinding(session)
         self._writers = {party: TranscriptWriter(folder, party, session) for party in sorted(parties)}
 
     def task(self, task: Task) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dresfl.federation import Agreement, Introduction, Terms, messages, sharing_nonce
 from dresfl.federation.enrolment import signed_begin
-from dresfl.federation.terms import coin_commitment, common_coins
 from dresfl.field import SecretSeed
 from dresfl.model import Dense, Square, weights_sha256
 from dresfl.protocol import (
@@ -21,16 +20,18 @@ from dresfl.protocol import (
     MemoryAnswers,
     MemoryTable,
     Session,
-    SetUp,
     Task,
     Verdict,
     blinding_of,
+    coin_commitment,
     combine_shares,
+    common_coins,
     encoded_answer,
-    held_seeds,
+    held_set_ups,
     num_combinations,
     num_slices,
     seed_hashes,
+    seeds_of,
     slice_range,
 )
 from dresfl.sealing import Roster, SealContext
@@ -77,12 +78,12 @@ def make_network_vectors() -> dict[str, Any]:
     introduction = Introduction(_ROWS[_RECEIVER], contributions[_RECEIVER])
     share, context, task, later = _messages(session)
     members, table = _sharing(session)
-    set_ups = [table.set_up(dealer) or b"" for dealer in range(len(clients))]
-    seeds = held_seeds(session, _RECEIVER, table)
+    dealt = [table.set_up(dealer) or b"" for dealer in range(len(clients))]
+    set_ups = held_set_ups(session, _RECEIVER, table)
+    seeds = seeds_of(set_ups)
     answer = encoded_answer(session, _RECEIVER, table, MemoryAnswers(), task, blinding_of(session, _RECEIVER, seeds))
     common = common_coins(coins)
-    checks = [SetUp.decode(session, dealer, _RECEIVER, data).check for dealer, data in enumerate(set_ups)]
-    values = [combine_shares(session, table, dealer, common, check) for dealer, check in enumerate(checks)]
+    values = [combine_shares(session, table, dealer, common, held.check) for dealer, held in enumerate(set_ups)]
     checked = messages.Checked(tuple(seed_hashes(session, seeds)), session.field.pack(torch.stack(values, 1)))
     content = share + members[_DEALER].deal_set_up([_RECEIVER])[0]
     ephemeral = X25519PrivateKey.from_private_bytes(fixed_secret("ephemeral network"))
@@ -132,7 +133,7 @@ def make_network_vectors() -> dict[str, Any]:
         "mask_sets": [list(members) for members in session.mask_family.sets],
         "seed_dealers": [session.mask_family.dealer(number) for number in range(len(session.mask_family.sets))],
         "combinations": num_combinations(session),
-        "set_ups": [data.hex() for data in set_ups],
+        "set_ups": [data.hex() for data in dealt],
         "share": share.hex(),
         "later_task": later.encode(session).hex(),
         "later_weights_sha256": weights_sha256(later.weights),

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from dresfl.field import SecretSeed
 from dresfl.kernels.cpu.sharing import kernels_alone_share
-from dresfl.masking import Blinding
 from dresfl.model import weights_sha256
 from dresfl.protocol import (
     Answer,
@@ -17,9 +16,9 @@ from dresfl.protocol import (
     RoundRecord,
     Session,
     Training,
-    blinding_of,
     coded_gradient,
     encoded_gradient,
+    fresh_blinding,
     mask_rows,
     opening_label,
     rows_to_share,
@@ -71,7 +70,7 @@ class LocalFederation:
         self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
-        self._blinding = _blinding_of_all(session) if blinded else None
+        self._blinding = fresh_blinding(session) if blinded else None
         in_blocks = torch.device(session.device).type == "cuda" and recording is None and not blinded
         self._blocks = RoundBlocks(session, training, self) if in_blocks else None
 
@@ -119,13 +118,13 @@ class LocalFederation:
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
         per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
         group = max(1, _GROUP_BYTES // per_client)
+        published = bytes.fromhex(weights_sha256(self.training.weights)) if self._blinding is not None else b""
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
             gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
                 residues = gradients[:, place]  # (M,P)
                 if self._blinding is not None:
-                    published = bytes.fromhex(weights_sha256(self.training.weights))
                     label = opening_label(session, number, published)
                     residues = session.field.add(residues, self._blinding[client].values(label, residues.shape[1]))
                 answer = Answer(number, client, residues)
@@ -135,13 +134,3 @@ class LocalFederation:
                 if record is not None:
                     return record
         raise RuntimeError("enough answers did not close the round")
-
-
-def _blinding_of_all(session: Session) -> list[Blinding]:
-    """Every client's part of the masks, from fresh seeds."""
-    family = session.mask_family
-    seeds = [SecretSeed.fresh() for _ in family.sets]
-    return [
-        blinding_of(session, client, {number: seeds[number] for number in family.held_by(client)})
-        for client in range(session.num_clients)
-    ]

@@ -13,10 +13,12 @@ from dresfl.deploy import flower
 from dresfl.deploy.consent import consented_agreement
 from dresfl.deploy.join import join
 from dresfl.deploy.serve import serve
-from dresfl.deploy.settings import ClientConfig, CoordinatorConfig, Keys, load_settings
+from dresfl.deploy.settings import ClientConfig, CoordinatorConfig, load_settings
 from dresfl.errors import UsageError
-from dresfl.experiments.trials.grpc_trial import OPEN_MODE_NOTE, Trial, write_clients, write_trial
+from dresfl.experiments.trials.grpc_trial import OPEN_MODE_NOTE
 from dresfl.sealing import Roster
+
+from .trial_files import write_nine_clients
 
 OWN = 'rows_can_be_computed = "accepted"\n'
 
@@ -24,13 +26,7 @@ OWN = 'rows_can_be_computed = "accepted"\n'
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of nine clients and a coordinator."""
-    folder = tmp_path_factory.mktemp("consent") / "trial"
-    wanted = Trial("digits", clients=9)
-    write_trial(wanted, folder)
-    digest = Roster.load(folder / "roster.json").digest
-    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
-    write_clients(wanted.run_config(), keys, "", folder, 9, 7443)
-    return folder
+    return write_nine_clients(tmp_path_factory.mktemp("consent") / "trial")
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ from dresfl.deploy.settings import ClientConfig, ClientData, CoordinatorConfig, 
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import DataError, IdentityError, UsageError
 from dresfl.experiments.prepare import prepare
-from dresfl.experiments.trials.grpc_trial import Trial, write_clients, write_trial
+from dresfl.experiments.trials.grpc_trial import Trial
 from dresfl.federation import Agreement
 from dresfl.model import Dense
 from dresfl.sealing import Roster
+
+from .trial_files import write_nine_clients
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "network-configuration.md"
 KINDS = (
@@ -43,13 +45,7 @@ def test_every_key_is_documented(kind: type) -> None:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete set of files for nine clients."""
-    folder = tmp_path_factory.mktemp("trial") / "trial"
-    wanted = Trial("digits", clients=9)
-    write_trial(wanted, folder)
-    digest = Roster.load(folder / "roster.json").digest
-    keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
-    write_clients(wanted.run_config(), keys, "", folder, 9, 7443)
-    return folder
+    return write_nine_clients(tmp_path_factory.mktemp("trial") / "trial")
 
 
 def test_the_files_of_a_trial(trial: Path) -> None:

@@ -13,9 +13,10 @@ from torch import Tensor
 from dresfl.errors import TooFewAnswers
 from dresfl.field import SecretSeed
 from dresfl.protocol import Client, MemoryTable, Session, held_set_ups, seeds_of
+from dresfl.protocol.hidden.archive import Archive
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.coded_rows import TableRows
-from dresfl.protocol.hidden.ledger import History, Ledger, WeightBroadcast
+from dresfl.protocol.hidden.ledger import History, Ledger
 from dresfl.protocol.hidden.opening import HopOpening, Opened, loss_of, opened_weights
 from dresfl.protocol.hidden.published import final_weights
 from dresfl.protocol.hidden.seeds import RunSeeds
@@ -36,9 +37,7 @@ class HiddenFederation:
         self.clients = [self.new_client(i) for i in range(session.num_clients)]
         self.ledger = Ledger(session.hidden_plan, self.run)
         self.published: list[Opened] = []
-        self._weights: list[WeightBroadcast] = []
-        self._after: list[bytes] = []
-        self._hops: list[bytes] = []
+        self._archive = Archive()
         self.model: Tensor | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -68,7 +67,7 @@ class HiddenFederation:
 
     def collect(self, absent: Iterable[int] = ()) -> Opened:
         """The answers to the next hop, opened."""
-        missing, opening, field = set(absent), HopOpening(self.session, self.ledger), self.session.field
+        missing, opening = set(absent), HopOpening(self.session, self.ledger)
         for client in self.clients:
             answer = None if client.index in missing else client.answer()
             opened = None if answer is None else opening.add(answer)
@@ -94,19 +93,12 @@ class HiddenFederation:
         ledger, loss = self.ledger, loss_of(self.session, self.ledger, published)
         if ledger.final:
             self.model = final_weights(self.session, opened_weights(self.session, ledger, published))
-        moves, opens_loss = ledger.current.moves_weights, ledger.current.opens_loss
-        if moves:
-            self._weights = [*self._weights[-2:], ledger.broadcast(published)]
-            self._after, self._hops = [], []
-        elif self._after or (self._weights and self._weights[-1].position.round_number == ledger.round_number):
-            self._after.append(published if opens_loss else hashlib.sha256(published).digest())
-        else:
-            self._hops.append(published)
+        self._archive.note(ledger, published)
         ledger.advance(published, loss)
 
-    def history(self) -> History:
+    def history(self, *, long: bool = False) -> History:
         """What a client that was away needs, and no more."""
-        return History(tuple(self._weights[-2:]), tuple(self._after), tuple(self._hops))
+        return self._archive.history(self.ledger, long=long)
 
 
 def _share(session: Session, data: Sequence[tuple[Tensor, Tensor]]) -> list[MemoryTable]:

@@ -176,7 +176,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         return mixed_radix_digits(residues.to(torch.float64), self._p, self._inv_p, self._garner)
 
     def floor_shift(self, residues: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-        """The residues of ⌊x/2^bits⌋ for signed x, 0 ≤ bits ≤ 62, and x itself, rounded to float64: (M,n) -> (M,n), (n,).
+        """The residues of ⌊x/2^bits⌋ for signed x, 0 ≤ bits ≤ 62, and about x itself: (M,n) -> (M,n), (n,) float64.
 
         >>> from dresfl.field import ResidueField
         >>> field = ResidueField((101, 103, 107), num_value_moduli=3)
@@ -187,12 +187,15 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             raise FieldError(f"values are shifted by 0 to {_MOST_SHIFT} bits, not {bits}")
         digits = self.digits(residues)
         low = low_bits(digits, wrapped_radix(self.moduli, self.device), bits)
-        rest = self.sub(residues, self._embed_wide(low))
+        rest = self.sub(residues, self._embed_wide(low, bits))
         inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
-        return self.mul(rest, per_channel(inverse, rest)), nearest_float64(digits, self._radix)
+        radix = torch.tensor([float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))], dtype=torch.float64)
+        return self.mul(rest, per_channel(inverse, rest)), radix.to(self.device) @ digits
 
-    def _embed_wide(self, values: Tensor) -> Tensor:
-        """The residues of integers 0 ≤ x < 2^62."""
+    def _embed_wide(self, values: Tensor, bits: int) -> Tensor:
+        """The residues of integers 0 ≤ x < 2^bits, bits ≤ 62."""
+        if bits <= 52:
+            return self.embed(values)
         high, low = values >> 31, values & (2**31 - 1)
         return self.add(self.scale(self.embed(high), 2**31), self.embed(low))
 

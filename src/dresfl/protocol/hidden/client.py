@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol, final
 import torch
 from torch import Tensor
 
-from dresfl.errors import HeadroomAlarm, MessageError, Refused
+from dresfl.errors import Diverged, HeadroomAlarm, MessageError, Refused
 from dresfl.field import SecretSeed
 from dresfl.masking import HiddenMasks
 
@@ -149,7 +149,7 @@ class HiddenClient:
         residues = unpack_published(self.session, hop, data)  # (M,k,E)
         try:
             self._take(hop, data, residues)
-        except HeadroomAlarm as alarm:
+        except (HeadroomAlarm, Diverged) as alarm:
             self._stop(str(alarm))
             raise
 
@@ -163,7 +163,8 @@ class HiddenClient:
         loss: int | None = None
         for item, part, high in zip(hop.items, split(hop, residues), hidden.highs, strict=True):
             if high is None:
-                values = opened_integers(field, part)
+                clear = field.sub(part, self._model_mask().unsqueeze(1)) if self._for_clients else part
+                values = opened_integers(field, clear)
                 loss = values[0] if hop.opens_loss else None
                 going_on.append(values)
                 continue
@@ -239,7 +240,8 @@ class HiddenClient:
         if ledger.ended:
             return
         if ledger.final:
-            self._products = [self._weights]
+            size = self.session.network.num_parameters
+            self._products = [self._weights[..., :size]]
             return
         number = ledger.round_number
         self._program = self._plan.round_program(
@@ -267,7 +269,7 @@ class HiddenClient:
             else:
                 product = product[:, 0]  # (M,count)
             if item.shift is None:
-                values.append(product)
+                values.append(field.add(product, self._model_mask()) if self._for_clients else product)
                 highs.append(None)
                 continue
             bits = self._plan.mask_bits(item)
@@ -278,6 +280,15 @@ class HiddenClient:
         together = values[0] if len(values) == 1 else field.concat(values, 1)
         zeros = masks.zeros(ledger.label(b"zeros"), num_values(hop), total=hop.total)
         return _HiddenHop(together, field.add(together, zeros), tuple(highs))
+
+    @property
+    def _for_clients(self) -> bool:
+        """Whether the next hop opens the model for clients alone."""
+        return self.ledger.final and self._plan.settings.model_for == "clients"
+
+    def _model_mask(self) -> Tensor:
+        """(M,P): what hides the model from the coordinator that opens it. All clients know it, and nobody else."""
+        return self._masks.common(self.ledger.label(b"model"), self.session.network.num_parameters)
 
     # -- check A ---------------------------------------------------------------------------------------------------
 
@@ -340,7 +351,7 @@ class HiddenClient:
             self._check = self._field.unpack(kept.check, (count,))
 
     def _weights_after(self, broadcast: WeightBroadcast, history: History) -> Tensor:
-        """[W] (M,1,P) after a weight broadcast, from its published sums and the own masks."""
+        """The state (M,1,P + carried) after a weight broadcast, from its published sums and the own masks."""
         first = broadcast is history.weights[0]
         digest = broadcast.weights_digest if first else self._digest_after(history.weights[0])
         ledger = Ledger.before(self._plan, self._run, broadcast, digest)
@@ -348,10 +359,12 @@ class HiddenClient:
         residues = unpack_published(self.session, hop, broadcast.published)
         shares = []
         for number, (item, part) in enumerate(zip(hop.items, split(hop, residues), strict=True)):
+            if item.shift is None:
+                continue  # a guard's quotient, which is of the round before
             kept = cut(self._field, item, part, self._plan.num_masks, self._plan.kappa)[:, 0]
             high, _ = masks.bounded(ledger.label(b"high", number), self._plan.mask_bits(item), item.count, total=True)
             shares.append(self._field.sub(kept, high))
-        return self._plan.assembled([share.unsqueeze(1) for share in shares])
+        return self._field.concat(shares, 1).unsqueeze(1)
 
     def _digest_after(self, broadcast: WeightBroadcast) -> bytes:
         ledger = Ledger.before(self._plan, self._run, broadcast, broadcast.weights_digest)

@@ -44,7 +44,7 @@ from dresfl.kernels import fused_kernels
 from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families, zero_sum_family
 from dresfl.model import Network
 
-from .hidden.plan import HiddenPlan
+from .hidden.plan import HiddenPlan, validation_rows
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -209,7 +209,7 @@ class Session:
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.sharing_values()
+            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree]
         return _digest(values)
 
     @property
@@ -230,7 +230,12 @@ class Session:
             "excluded": self.excluded,
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.run_values()
+            plan = self.hidden
+            values["hidden"] = {
+                "settings": dataclasses.asdict(plan.settings),
+                "optimizer": dataclasses.asdict(plan.optimizer),
+                "rounds": plan.rounds,
+            }
         return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
@@ -264,9 +269,10 @@ class Session:
 
     def held_out(self, client: int) -> int:
         """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""
-        share = 0.0 if self.hidden is None else self.hidden.settings.validation_share
-        whole = self.client_rows[client] // self.num_shards
-        return min(whole - 1, int(share * whole)) if whole else 0
+        if self.hidden is None:
+            return 0
+        share = self.hidden.settings.validation_share
+        return validation_rows(self.client_rows[client : client + 1], self.num_shards, share)[0] // self.num_shards
 
     @cached_property
     def _drawn(self) -> tuple[int, ...]:

@@ -296,7 +296,8 @@ class HiddenClient:
         """d of the hop that was published last; factors are labelled by the chain after it."""
         count, size = repetitions(self._field.moduli, confirmed=confirmed), difference.shape[1]
         label = self.ledger.after_label(purpose)
-        flat = self._masks.public(label, count * size) if confirmed else self._masks.common(label, count * size)
+        masks = self._masks
+        flat = masks.pad(label, b"factors", count * size) if confirmed else masks.common(label, count * size)
         return check_values(self._field, flat.view(-1, count, size), difference)
 
     def _key_words(self) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from dresfl.coding import locate_errors
 from dresfl.errors import HeadroomAlarm, MessageError
 from dresfl.field import FACTOR_BITS, Factors, unpacked
-from dresfl.masking import pad_words
+from dresfl.masking import pad
 
 from ..random_factors import largest_probability, least_combinations
 from ..session import Session
@@ -112,8 +112,8 @@ class HopOpening:
     def _unpadded(self, key: bytes, client: int) -> Tensor:
         """A client's answer (M,E) without its pad."""
         field, residues = self._session.field, unpacked(self._answers[client].residues)
-        pad = pad_words(field, key, pad_label(self._label, client), residues.shape[1])
-        return field.sub(residues.to(field.device, field.dtype), pad)
+        padding = pad(field, key, pad_label(self._label, client), residues.shape[1])
+        return field.sub(residues.to(field.device, field.dtype), padding)
 
     def _sums(self, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Sums of each client's values with secret factors, (M,t): they lie on polynomials if the values do."""

@@ -10,7 +10,7 @@ from typing import NoReturn, final
 
 from torch import Tensor
 
-from dresfl.errors import TooFewAnswers
+from dresfl.errors import TooFewAnswers, UsageError
 from dresfl.field import SecretSeed
 from dresfl.protocol import Client, MemoryTable, Session, held_set_ups, seeds_of
 from dresfl.protocol.hidden.archive import Archive
@@ -54,9 +54,10 @@ class HiddenFederation:
         """Play to the end; the opened weights (P,). absent: who does not answer which hop."""
         while not self.ledger.ended:
             self.play_hop(absent(*self.ledger.position.order))
-        if self.model is None:
-            raise TooFewAnswers("this run was a trial: it opens no weights")
-        return self.model
+        model = self.clients[0].model
+        if model is None:
+            raise UsageError("this run is a trial: it opens no weights")
+        return model
 
     def play_hop(self, absent: Iterable[int] = ()) -> Opened:
         """Open the next hop with the answers of all clients that are not absent. Everybody hears what is published."""
@@ -91,7 +92,7 @@ class HiddenFederation:
     def note(self, published: bytes) -> None:
         """Move the coordinator's own ledger on."""
         ledger, loss = self.ledger, loss_of(self.session, self.ledger, published)
-        if ledger.final:
+        if ledger.final and self.session.hidden_plan.settings.model_for == "everybody":
             self.model = final_weights(self.session, opened_weights(self.session, ledger, published))
         self._archive.note(ledger, published)
         ledger.advance(published, loss)

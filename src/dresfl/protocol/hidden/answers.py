@@ -11,11 +11,10 @@ import struct
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ResidueSystem, Residues
+from dresfl.field import Residues, ResidueSystem
 
 from ..session import Session
 from .check import KEY_WORDS
@@ -87,5 +86,3 @@ def pad_label(label: bytes, client: int) -> bytes:
 def tag_of(key: bytes, label: bytes) -> bytes:
     """What everybody may know of a pad's key."""
     return hashlib.sha256(b"dresfl hidden tag" + label + key).digest()[:TAG]
-
-

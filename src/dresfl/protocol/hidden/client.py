@@ -10,9 +10,9 @@ An answer leaves only after `keep` has written down where the client stands. So 
 with different bytes, and never goes back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class Seeds(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a client writes down before an answer leaves it: it never answers anything earlier, or the same otherwise."""
+    """What a client writes down before an answer leaves it. It never answers anything earlier, or that hop otherwise."""
 
     position: Position
     check: bytes = b""  # the packed check value of the hop before; empty: there is none
@@ -82,7 +82,7 @@ class HiddenClient:
         keep: Callable[[Progress], None] = lambda progress: None,
         kept: Progress | None = None,
     ) -> None:
-        """run: the run digest. keep: writes down, for good when it returns. kept: what an earlier process wrote down."""
+        """run: the run digest. keep: writes down, for good when it returns. kept: what an earlier process wrote."""
         if kept is not None and kept.stopped:
             raise Refused(f"this client has left the run for good: {kept.stopped}", "begin a new run")
         self.session, self.index, self._run = session, index, run
@@ -90,8 +90,15 @@ class HiddenClient:
         self._rows, self._seeds, self._keep, self._kept = rows, seeds, keep, kept
         self._at = session.code.public_matrix[:, index]  # (M,K): ℓ_k(α_i) of polynomials through values at the β
         self._one_kth = self._field.inverse(self._field.embed(torch.tensor([session.num_shards])))  # (M,1)
-        start = self._field.embed(self._plan.initial_weights(session.stream)).unsqueeze(1)  # (M,1,P): W_0 is public
-        self._restart(Ledger(self._plan, run), start, start)
+        self._model: Tensor | None = None
+        self._check: Tensor | None = None  # d (M,S) of the hop before
+        self._own: Tensor | None = None  # likewise, for the other clients
+        self._hidden: _HiddenHop | None = None
+        self._program: Generator[list[Any], Sequence[Any], Tensor]
+        self._products: list[Any]
+        self.ledger = Ledger(self._plan, run)
+        self._weights = self._previous = self._start()  # states (M,1,P + carried)
+        self._restart(self.ledger, self._weights, self._previous)
 
     def __repr__(self) -> str:
         return f"HiddenClient({self.index}, {self.ledger.position.order}, <redacted>)"
@@ -159,7 +166,7 @@ class HiddenClient:
 
     def _take(self, hop: Hop, data: bytes, residues: Tensor) -> None:
         field, hidden = self._field, self._hidden_hop()
-        going_on: list[object] = []
+        going_on: list[Any] = []
         loss: int | None = None
         for item, part, high in zip(hop.items, split(hop, residues), hidden.highs, strict=True):
             if high is None:
@@ -173,7 +180,7 @@ class HiddenClient:
             going_on.append(field.sub(here, high).unsqueeze(1))  # (M,1,count)
         hat = self._scaled(residues[:, 0]) if hop.total else self._evaluate(residues)  # û at the own point (M,E)
         if self.ledger.final:
-            self._model = final_weights(self.session, going_on[0])  # type: ignore[arg-type]
+            self._model = final_weights(self.session, going_on[0])
         else:
             self._go_on(going_on)
         self.ledger.advance(data, loss)
@@ -185,7 +192,7 @@ class HiddenClient:
         if self.ledger.hop == 0:
             self._begin_round()
 
-    def _go_on(self, values: list[object]) -> None:
+    def _go_on(self, values: Sequence[Any]) -> None:
         """Send the values into the round's program: it makes the next products, or the new weights."""
         try:
             self._products = self._program.send(values)
@@ -205,7 +212,7 @@ class HiddenClient:
 
     @property
     def check_value(self) -> Tensor | None:
-        """(M,S): what this client tells the other clients, sealed, of the hop that was published last; check C alone."""
+        """(M,S): what this client tells the others, sealed, of the hop that was published last. None without check C."""
         return self._own
 
     def confirm(self, values: Mapping[int, Tensor]) -> None:
@@ -227,15 +234,17 @@ class HiddenClient:
 
     def _restart(self, ledger: Ledger, weights: Tensor, previous: Tensor) -> None:
         self.ledger, self._weights, self._previous = ledger, weights, previous
-        self._model: Tensor | None = None
-        self._check: Tensor | None = None  # d (M,S) of the hop before
-        self._own: Tensor | None = None
+        self._model = self._check = self._own = None
         self._is_confirmed = ledger.after_total is None or self._plan.settings.check != "C"
         self._begin_round()
 
+    def _start(self) -> Tensor:
+        """W_0 (M,1,P), which is public: every client's share of it is the weights themselves."""
+        return self._field.embed(self._plan.initial_weights(self.session.stream)).unsqueeze(1)
+
     def _begin_round(self) -> None:
         ledger = self.ledger
-        self._hidden: _HiddenHop | None = None
+        self._hidden = None
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:
             return
@@ -324,7 +333,7 @@ class HiddenClient:
         Refused if the run would go back behind what this client has answered.
         """
         ledger = Ledger.resume(self._plan, self._run, history.weights, history.after)
-        start = self._field.embed(self._plan.initial_weights(self.session.stream)).unsqueeze(1)
+        start = self._start()
         found = [start, start, *(self._weights_after(broadcast, history) for broadcast in history.weights)]
         if len(history.weights) != min(2, ledger.round_number) and not ledger.final:
             raise MessageError(f"{len(history.weights)} weight broadcasts came for round {ledger.round_number}")

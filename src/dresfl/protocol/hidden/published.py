@@ -29,7 +29,7 @@ def centre(num_masks: int, shift: int) -> int:
     >>> centre(4, 3)
     -10
     """
-    return 2 ** (shift - 1) - num_masks * (2**shift - 1) // 2
+    return (1 << (shift - 1)) - num_masks * ((1 << shift) - 1) // 2
 
 
 def num_values(hop: Hop) -> int:

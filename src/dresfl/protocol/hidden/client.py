@@ -51,7 +51,7 @@ class Seeds(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a client writes down before an answer leaves it. It never answers anything earlier, or that hop otherwise."""
+    """What a client writes down before an answer leaves it. It answers nothing earlier, and no hop twice."""
 
     position: Position
     check: bytes = b""  # the packed check value of the hop before; empty: there is none
@@ -212,7 +212,7 @@ class HiddenClient:
 
     @property
     def check_value(self) -> Tensor | None:
-        """(M,S): what this client tells the others, sealed, of the hop that was published last. None without check C."""
+        """(M,S): what this client tells the others, sealed, of the hop published last. None without check C."""
         return self._own
 
     def confirm(self, values: Mapping[int, Tensor]) -> None:

@@ -6,10 +6,10 @@ values that the run opens under masks, H its hops.
 
     openings    V·2^−κ                       what all published values tell beyond their coins
     check A     H·⌊N/R⌋·p^−S                 a false hop passes: it can be tried in every hop, on so many groups
-    guess       H·⌊N/R⌋·2^−(κ + bits)        somebody names the true value of a hop whose answers he cannot read
+    guess       H·⌊N/R⌋·2^−(κ + bits)        the true value of a round's first hop is named by whoever cannot read it
     pad key     2^W·p^−6                     a pad's key is found by trying, with the tag to compare
     check C     2^W·p^−S_C                   a false hop is found by trying that passes: factors come from a hash
-    answers     T·q^t                        false answers of T clients pass at the coordinator, each once
+    answers     H·q^t                        false answers pass at the coordinator, in some hop
     dealers     N·C·(2q − q²)^t·(N over e)   shares that are on no polynomial pass the check of dealers
     ranges      N·2^min(N,64)·((2q − q²)^S + 2^−wU)     rows out of range pass their proof
     keys        uses²/2^257                  two uses of seeds get the same key
@@ -32,7 +32,7 @@ from .plan import HiddenPlan, Hop
 WORK = 64  # log2 of the tries, and of the hashes, that anybody makes
 LEAST = 40  # bits that every promise of a run keeps
 _HASH = 256
-_COMMON_USES = 6  # labels of a hop beside two for each masked item: zeros, key, key zeros, chi, rho, pad
+_COMMON_USES = 7  # labels of a hop beside two for each masked item: zeros, key, key zeros, key sums, chi, rho, pad
 
 
 def together(*bits: float) -> float:
@@ -56,7 +56,7 @@ def false_hop(modulus: int, repeated: int, log_tries: float) -> float:
 
 
 def guessed_hop(kappa: int, bits: int, log_tries: float) -> float:
-    """The true value of a hop is guessed, of which one value at least is masked with bits + κ bits."""
+    """The true value of a round's first hop is guessed, of which one value at least is masked with bits + κ bits."""
     return kappa + bits - log_tries
 
 
@@ -65,10 +65,10 @@ def found_key(modulus: int, log_tries: float = WORK) -> float:
     return KEY_WORDS * math.log2(modulus) - log_tries
 
 
-def false_answers(modulus: int, tries: int) -> float:
-    """Answers that are on no polynomial of degree D pass the coordinator's sums."""
+def false_answers(modulus: int, hops: int) -> float:
+    """Answers that are on no polynomial of degree D pass the coordinator's sums, in one of so many hops."""
     once = largest_probability(modulus)
-    return -least_combinations(1, once) * math.log2(once) - math.log2(tries)
+    return -least_combinations(hops, once) * math.log2(once) - math.log2(hops)
 
 
 def false_dealers(moduli: Sequence[int], num_clients: int, deviating: int) -> float:
@@ -101,7 +101,7 @@ class SecurityTerms:
     guess: float
     pad_key: float
     check_c: float  # infinite if the agreement asks for check A alone
-    answers: float
+    answers: float  # infinite, as the next one, if the agreement says that clients are honest
     dealers: float
     ranges: float  # infinite if the agreement trusts the dealers
     keys: float
@@ -132,35 +132,34 @@ class SecurityTerms:
 
 def security_terms(plan: HiddenPlan, *, num_seeds: int, ranges: float = math.inf) -> SecurityTerms:
     """The terms of a run. num_seeds: all seeds of the sharing. ranges: of its range proof (`false_ranges`)."""
-    parameters, modulus = plan.parameters, min(plan.moduli)
-    rounds = [plan.hops(number) for number in range(plan.rounds + 1)]
-    hops = sum(map(len, rounds))
-    groups = max(1, parameters.num_clients // plan.recovery_threshold)
-    log_tries = math.log2(hops * groups)
-    labels = sum(2 * len(hop.items) + _COMMON_USES for hops_of_round in rounds for hop in hops_of_round)
-    confirmed = plan.settings.check == "C"
-    colluders = parameters.max_colluders
-    liars = max(parameters.max_liars, colluders)
-    deviating = min(liars, (parameters.num_clients - parameters.num_shards - plan.mask_degree) // 2)
+    parameters, settings, modulus = plan.parameters, plan.settings, min(plan.moduli)
+    tries = plan.num_hops * max(1, parameters.num_clients // plan.recovery_threshold)
+    rounds = [plan.hops(number) for number in range(plan.rounds)]
+    labels = sum(2 * len(hop.items) + _COMMON_USES for hops in rounds for hop in hops)
+    deviating = min(
+        max(parameters.max_liars, parameters.max_colluders),
+        (parameters.num_clients - parameters.num_shards - plan.mask_degree) // 2,
+    )
     return SecurityTerms(
         openings=openings(plan.kappa, plan.values_opened),
-        check_a=false_hop(modulus, repetitions(plan.moduli, confirmed=False), log_tries),
-        guess=guessed_hop(plan.kappa, _least_masked_bits(rounds, -plan.kappa), log_tries),
+        check_a=false_hop(modulus, repetitions(plan.moduli, tries, confirmed=False), math.log2(tries)),
+        guess=guessed_hop(plan.kappa, min(_masked_bits(hops[0]) for hops in rounds), math.log2(tries)),
         pad_key=found_key(modulus),
-        check_c=false_hop(modulus, repetitions(plan.moduli, confirmed=True), WORK) if confirmed else math.inf,
-        answers=math.inf if plan.settings.honest_clients else false_answers(modulus, colluders),
-        dealers=false_dealers(plan.moduli, parameters.num_clients, max(0, deviating)),
+        check_c=(
+            false_hop(modulus, repetitions(plan.moduli, tries, confirmed=True), WORK)
+            if settings.check == "C"
+            else math.inf
+        ),
+        answers=math.inf if settings.honest_clients else false_answers(modulus, plan.num_hops),
+        dealers=(
+            math.inf if settings.honest_clients else false_dealers(plan.moduli, parameters.num_clients, deviating)
+        ),
         ranges=ranges,
         keys=equal_keys(labels * num_seeds),
         hashes=equal_keys(2**WORK),
     )
 
 
-def _least_masked_bits(rounds: Sequence[Sequence[Hop]], nothing: int) -> int:
-    """Over all hops but the final one: the bits of the largest masked item; `nothing` if a hop has no masked one."""
-    least = [
-        max((item.bits for item in hop.items if item.shift is not None), default=nothing)
-        for hops in rounds[:-1]
-        for hop in hops
-    ]
-    return min(least)
+def _masked_bits(hop: Hop) -> int:
+    """The bits of a hop's largest masked item."""
+    return max(item.bits for item in hop.items if item.shift is not None)

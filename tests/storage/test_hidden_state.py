@@ -218,7 +218,7 @@ def test_dealt_seeds_go_when_the_last_run_begins_and_rows_can_still_be_dealt(tmp
     session = session_of(b"run")
     with open_store(tmp_path / "s") as store:
         client, table = filled(store, session)
-        receiver = session.mask_family.holders(session.mask_family.dealt_by(INDEX)[0])[-1]
+        receiver = session.seed_sets.holders(session.seed_sets.dealt_by(INDEX)[0])[-1]
         own = client.deal_set_up([receiver])[0]
         held = [table.set_up(dealer) for dealer in range(5)]
         store.begin_hidden(session, SEEDS, CHAIN)

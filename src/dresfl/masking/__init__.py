@@ -5,3 +5,4 @@ from .certificate import certify
 from .codewords import codewords
 from .families import zero_sum_family
 from .mask_family import MaskFamily
+from .seed_sets import SeedSets

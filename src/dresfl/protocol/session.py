@@ -38,7 +38,7 @@ from dresfl.field import (
     num_value_moduli,
 )
 from dresfl.kernels import fused_kernels
-from dresfl.masking import MaskFamily, zero_sum_family
+from dresfl.masking import MaskFamily, SeedSets, zero_sum_family
 from dresfl.model import Network
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
@@ -148,6 +148,11 @@ class Session:
         """Whose seeds blind the answers, with its certificate; InfeasiblePlan if there is none for this setting."""
         sizes = self.num_clients, self.num_shards, self.max_colluders, self.recovery_threshold
         return zero_sum_family(self.field.moduli, *sizes)
+
+    @property
+    def seed_sets(self) -> SeedSets:
+        """Who holds and who makes the mask seeds that dealers give out."""
+        return self.mask_family.seed_sets
 
     @cached_property
     def stream(self) -> PublicStream:

@@ -413,8 +413,8 @@ class ShareStore:
     def _delete_shares(self, folder: Path) -> None:
         for key in [key for key in self._tables if key[0].hex().startswith(folder.name)]:
             self._tables.pop(key).close(flush=False)
-        for key in [key for key in self._runs if (folder / (key.hex() + SEEDS)).exists()]:
-            self._runs.pop(key).close()
+        for run in [run for run in self._runs if (folder / (run.hex() + SEEDS)).exists()]:
+            self._runs.pop(run).close()
         with disk(folder, "delete from"):
             for path in _dealt(folder):
                 if path.suffix == SEEDS or path.name in (MASK_SECRET, SET_UP):

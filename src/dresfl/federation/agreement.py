@@ -5,22 +5,27 @@ if the two differ, the coordinator can say where. Row counts and nonces become k
 agreement, and nothing else, make the session.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
+from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session, most_client_rows, slice_rows
+from dresfl.protocol.hidden.plan import make_plan
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 3"
+FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
+Mode = Literal["open", "hidden"]
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
@@ -50,13 +55,23 @@ class Agreement:
     seed: int = 0
     roster: str = ""  # hex digest of the roster
     max_liars: int = CodeParameters.max_liars  # clients whose answers may be false in one round
-    mode: Literal["open"] = "open"  # the paper's protocol: weights and sums are seen
+    mode: Mode = "open"  # open: the paper's protocol, weights and sums are seen; hidden: the final model alone
     rows_can_be_computed: str = ""  # "accepted": everybody knows what the open mode gives away, and agrees to it
     record: bool = False  # whether every participant writes down what it sees, for those who study the protocol
+    # Of the hidden mode, where clients derive everything: how it runs, and the optimiser. None in the open mode, where
+    # the coordinator alone needs an optimiser.
+    hidden: HiddenSettings | None = None
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
-        if self.mode != "open":
-            raise UsageError(f"mode = {self.mode!r} is not known", 'there is one mode so far: mode = "open"')
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode = {self.mode!r} is not known", 'use mode = "hidden" or mode = "open"')
+        if (self.mode == "hidden") != (self.hidden is not None) or (self.hidden is None) != (self.optimizer is None):
+            raise UsageError(
+                f"mode = {self.mode!r} with{'' if self.hidden else 'out'} settings of the hidden mode, and "
+                f"with{'' if self.optimizer else 'out'} an optimiser",
+                "the agreement has both in the hidden mode, and neither in the open mode",
+            )
         if self.rows_can_be_computed not in ("", ACCEPTED):
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
@@ -115,6 +130,8 @@ class Agreement:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
         values["layers"] = [layer.to_dict() for layer in self.layers]
+        for name, settings in (("hidden", self.hidden), ("optimizer", self.optimizer)):
+            values[name] = None if settings is None else dataclasses.asdict(settings)
         values["input_shape"] = list(self.input_shape)
         return values
 
@@ -187,6 +204,11 @@ def make_session(
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
+    hidden = None
+    if agreement.hidden is not None and agreement.optimizer is not None:
+        hidden = make_plan(
+            agreement.network, agreement.parameters, agreement.hidden, agreement.optimizer, agreement.rounds
+        )
     return Session(
         network=agreement.network,
         parameters=agreement.parameters,
@@ -194,6 +216,7 @@ def make_session(
         seed=agreement.seed,
         nonce=nonce,
         run_nonce=run_nonce,
+        hidden=hidden,
         device=device,
     )
 

@@ -28,12 +28,12 @@ from dresfl.field import SecretSeed
 from dresfl.files import erase_file, read_private, read_record, write_atomic, write_record
 
 from .at_rest import StorageKey, open_file, seal_file
-from .two_places import MOST_CONTENT, TwoPlaces
+from .two_places import MOST_CONTENT, TwoPlaces, read_content
 
 RUNS, MASK_SECRET = "runs.json", "mask.secret"
 HOP, SEEDS = ".hop", ".seeds"  # suffixes, after the session
 HOP_ROLE, SEEDS_ROLE, MASK_SECRET_ROLE = "hop", "seeds", "mask secret"
-_PLACE = struct.Struct("<iH?32sH")  # round, hop, ended, chain, size of the check value
+_PLACE = struct.Struct("<iH?32sHH")  # round, hop, ended, chain, sizes of the check value and of the reason
 _SEED = struct.Struct("<I32s")
 _ROUND = struct.Struct("<iI")  # of the seeds, and how many there are
 _MASK_SECRET = b"dresfl mask secret 1\n"
@@ -57,6 +57,7 @@ class Hop:
     chain: bytes  # of everything that was published before the upload
     check: bytes = field(default=b"", repr=False)  # the check value that the next upload depends on
     ended: bool = False
+    stopped: str = ""  # why this client takes no further part in the run; empty: it does
 
     @property
     def place(self) -> tuple[int, int]:
@@ -65,13 +66,15 @@ class Hop:
     def encode(self) -> bytes:
         if len(self.chain) != 32 or len(self.check) > MOST_CONTENT - _PLACE.size:
             raise StoreError(f"a chain of {len(self.chain)} or a check value of {len(self.check)} bytes is not kept")
-        head = _PLACE.pack(self.round_number, self.hop, self.ended, self.chain, len(self.check))
-        return head + self.check
+        reason = self.stopped.encode()[: MOST_CONTENT - _PLACE.size - len(self.check)]
+        sizes = len(self.check), len(reason)
+        return _PLACE.pack(self.round_number, self.hop, self.ended, self.chain, *sizes) + self.check + reason
 
     @classmethod
     def decode(cls, data: bytes) -> "Hop":
-        round_number, hop, ended, chain, size = _PLACE.unpack_from(data)
-        return cls(round_number, hop, chain, data[_PLACE.size : _PLACE.size + size], ended)
+        round_number, hop, ended, chain, size, length = _PLACE.unpack_from(data)
+        check, reason = data[_PLACE.size : _PLACE.size + size], data[_PLACE.size + size :][:length]
+        return cls(round_number, hop, chain, check, ended, reason.decode("utf-8", "ignore"))
 
 
 @final
@@ -258,6 +261,16 @@ def _open(folder: Path, session_id: bytes, key: StorageKey | None) -> tuple[TwoP
     except (StoreError, struct.error) as error:
         raise StoreError(f"the state of run {name} is lost or damaged: {error}", _LOST) from error
     return places, seeds
+
+
+def read_hop(path: Path, session_id: bytes, key: StorageKey | None) -> Hop:
+    """How far a run is, for who changes nothing. StoreError if the file is damaged."""
+    return Hop.decode(read_content(path, session_id, key, HOP_ROLE))
+
+
+def read_seeds(path: Path, session_id: bytes, key: StorageKey | None) -> tuple[int, dict[int, SecretSeed]]:
+    """Of which round the seeds are, and they; for who changes nothing. StoreError if the file is damaged."""
+    return _decode_seeds(read_content(path, session_id, key, SEEDS_ROLE))
 
 
 def _write_runs(folder: Path, begun: list[BegunRun]) -> None:

@@ -38,15 +38,8 @@ class TwoPlaces:
         """Open a file that is there. StoreError if it is damaged."""
         self._path, self._identity, self._key, self._role = path, identity, key, role
         self._file = -1
-        data = read_file(path, 2**28, private=True)
-        self._room = len(data) // 2
-        if len(data) % (2 * SECTOR) or not data:
-            raise self._damaged()
-        found = [self._read(data[: self._room]), self._read(data[self._room :])]
-        whole = [entry for entry in found if entry is not None]
-        if not whole or (len(whole) < 2 and self._room == SECTOR):
-            raise self._damaged()
-        self._number, self.content = max(whole)
+        found, self._room = _read(path, identity, key, role)
+        self._number, self.content = max(entry for entry in found if entry is not None)
         self._next = 1 - found.index((self._number, self.content))
         with disk(path, "open"):
             self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -65,22 +58,6 @@ class TwoPlaces:
     def __repr__(self) -> str:
         return f"TwoPlaces({str(self._path)!r}, <redacted>)"
 
-    def _read(self, place: bytes) -> tuple[int, bytes] | None:
-        """The number and the content of a place; None if it does not read."""
-        end = len(place) if self._key is not None else len(place) - _SEAL
-        try:
-            plain = open_file(self._key, place[:end], self._role, self._path)
-        except StoreError:
-            return None
-        body, check = plain[:-_DIGEST], plain[-_DIGEST:]
-        if check != _check(self._identity, body):
-            return None
-        number, size = _HEAD.unpack_from(body)
-        return number, body[_HEAD.size : _HEAD.size + size]
-
-    def _damaged(self) -> StoreError:
-        return StoreError(f"{self._path} is damaged", "restore the whole folder from a copy of the same moment")
-
     def write(self, content: bytes) -> None:
         """Put new content on the disk. It is there, for good, when this returns."""
         if self._file < 0:
@@ -96,6 +73,40 @@ class TwoPlaces:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def read_content(path: Path, identity: bytes, key: StorageKey | None, role: str) -> bytes:
+    """What was written last, for who writes nothing. StoreError if the file is damaged."""
+    found, _ = _read(path, identity, key, role)
+    return max(entry for entry in found if entry is not None)[1]
+
+
+def _read(
+    path: Path, identity: bytes, key: StorageKey | None, role: str
+) -> tuple[list[tuple[int, bytes] | None], int]:
+    """Number and content of both places, None for one that does not read; and their size."""
+    data = read_file(path, 2**28, private=True)
+    room = len(data) // 2
+    whole = bool(data) and len(data) % (2 * SECTOR) == 0
+    found = [_read_place(place, path, identity, key, role) for place in (data[:room], data[room:])] if whole else []
+    readable = sum(entry is not None for entry in found)
+    if not readable or (readable < 2 and room == SECTOR):
+        raise StoreError(f"{path} is damaged", "restore the whole folder from a copy of the same moment")
+    return found, room
+
+
+def _read_place(
+    place: bytes, path: Path, identity: bytes, key: StorageKey | None, role: str
+) -> tuple[int, bytes] | None:
+    try:
+        plain = open_file(key, place if key is not None else place[:-_SEAL], role, path)
+    except StoreError:
+        return None
+    body, check = plain[:-_DIGEST], plain[-_DIGEST:]
+    if check != _check(identity, body):
+        return None
+    number, size = _HEAD.unpack_from(body)
+    return number, body[_HEAD.size : _HEAD.size + size]
 
 
 def _place(size: int, identity: bytes, number: int, content: bytes, key: StorageKey | None, role: str) -> bytes:

@@ -19,13 +19,20 @@ from dresfl.errors import MessageError, Refused, UsageError
 from dresfl.model import Layer, Network
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session, most_client_rows, slice_rows
-from dresfl.protocol.hidden.plan import make_plan
+from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 
 FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
 Mode = Literal["open", "hidden"]
+_NO_PROOFS = (
+    "in the hidden mode a client that deals one huge row could read weights off the hops that follow; rows are not "
+    "proved to be in range, and the agreement does not say that dealers are trusted"
+)
+_NO_PROOFS_HINT = (
+    "if all participants trust each other not to deal such rows, write trusted_dealers = true under [hidden]"
+)
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
@@ -89,7 +96,7 @@ class Agreement:
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
                 "real participants need T of at least 1",
             )
-        _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
+        _ = self.quantizer, self.sample_session()  # they check the rest
 
     @property
     def parameters(self) -> CodeParameters:
@@ -100,10 +107,20 @@ class Agreement:
 
     def check_masks(self) -> None:
         """Refuse a setting without a certified family of masks, before anything is sent."""
-        _ = make_session(self, (1,) * self.num_clients, b"", b"").seed_sets
+        _ = self.sample_session().seed_sets
+
+    def sample_session(self) -> Session:
+        """A session of this agreement with few rows: what it has in common with every other one."""
+        share = 0.0 if self.hidden is None else self.hidden.validation_share
+        rows = math.ceil(self.num_shards / share) + 1 if share else 1  # some of them can be held out
+        return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
-        """Refuse to begin in the open mode without everybody's consent to what it gives away."""
+        """Refuse to begin without everybody's consent to what the mode gives away, or relies on."""
+        if self.hidden is not None:
+            if not self.hidden.trusted_dealers:
+                raise UsageError(_NO_PROOFS, _NO_PROOFS_HINT)
+            return
         if self.rows_can_be_computed != ACCEPTED:
             raise UsageError(
                 "in the open mode every participant is sent weights from which rows of others can be computed, and the "
@@ -118,6 +135,11 @@ class Agreement:
 
     @cached_property
     def network(self) -> Network:
+        """The network whose weights come out. In the hidden mode all weights have one scale, which the plan chooses."""
+        return self._network if self.hidden is None else self.plan((), validates=False).network
+
+    @cached_property
+    def _network(self) -> Network:
         return Network(
             self.layers,
             self.input_shape,
@@ -125,6 +147,15 @@ class Agreement:
             self.weight_bits,
             input_magnitude=max(0.0, math.log2(self.input_bound)),
         )
+
+    def plan(self, client_rows: Sequence[int], *, validates: bool = True) -> HiddenPlan:
+        """The plan of a run in the hidden mode. validates: False if row counts are not known yet."""
+        if self.hidden is None or self.optimizer is None:
+            raise UsageError("an agreement of the open mode has no plan of hidden rounds")
+        settings = self.hidden
+        if not validates:
+            settings = dataclasses.replace(settings, validation_every=0, validation_share=0.0, patience=0, trial=False)
+        return make_plan(self._network, self.parameters, settings, self.optimizer, self.rounds, client_rows=client_rows)
 
     def to_dict(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
@@ -141,8 +172,7 @@ class Agreement:
 
     def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
-        sample = make_session(self, (1,) * self.num_clients, b"", b"")
-        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample))
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(self.sample_session()))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -204,13 +234,9 @@ def make_session(
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
-    hidden = None
-    if agreement.hidden is not None and agreement.optimizer is not None:
-        hidden = make_plan(
-            agreement.network, agreement.parameters, agreement.hidden, agreement.optimizer, agreement.rounds
-        )
+    hidden = None if agreement.hidden is None else agreement.plan(client_rows)
     return Session(
-        network=agreement.network,
+        network=agreement.network if hidden is None else hidden.network,
         parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,

@@ -463,7 +463,7 @@ def decode(data: Octets, kinds: tuple[type[Message], ...]) -> Message:
 
 def largest_message(agreement: Agreement) -> int:
     """The most bytes that any message of a federation has."""
-    session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
+    session = agreement.sample_session()
     parameters = session.network.num_parameters
     answer, terms = Answer.size(session.field, parameters), 68 * session.num_clients + 200
     checked = _HASH * len(session.seed_sets.sets) + session.num_clients * check_bytes(session)

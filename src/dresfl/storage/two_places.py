@@ -81,9 +81,7 @@ def read_content(path: Path, identity: bytes, key: StorageKey | None, role: str)
     return max(entry for entry in found if entry is not None)[1]
 
 
-def _read(
-    path: Path, identity: bytes, key: StorageKey | None, role: str
-) -> tuple[list[tuple[int, bytes] | None], int]:
+def _read(path: Path, identity: bytes, key: StorageKey | None, role: str) -> tuple[list[tuple[int, bytes] | None], int]:
     """Number and content of both places, None for one that does not read; and their size."""
     data = read_file(path, 2**28, private=True)
     room = len(data) // 2

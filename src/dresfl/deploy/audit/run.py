@@ -134,7 +134,7 @@ def _compared(audit: Audit, found: Agreement | None, own: CoordinatorConfig) -> 
 
 def describe(audit: Audit, agreement: Agreement) -> None:
     """What an agreement says: mode, consent, parameters, who could see what, and the certificate of its masks."""
-    session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
+    session = agreement.sample_session()
     audit.mode = agreement.mode
     if agreement.hidden is None:
         audit.consent = agreement.rows_can_be_computed == ACCEPTED

@@ -87,5 +87,3 @@ def pad_label(label: bytes, client: int) -> bytes:
 def tag_of(key: bytes, label: bytes) -> bytes:
     """What everybody may know of a pad's key."""
     return hashlib.sha256(b"dresfl hidden tag" + label + key).digest()[:TAG]
-
-

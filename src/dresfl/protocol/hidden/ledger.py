@@ -172,7 +172,9 @@ class Ledger:
             self.ended = self.plan.settings.trial  # a trial opens losses alone
 
     @classmethod
-    def resume(cls, plan: HiddenPlan, run: bytes, weights: Sequence[WeightBroadcast], after: Iterable[bytes]) -> "Ledger":
+    def resume(
+        cls, plan: HiddenPlan, run: bytes, weights: Sequence[WeightBroadcast], after: Iterable[bytes]
+    ) -> "Ledger":
         """The ledger after the last of these weight broadcasts and what followed it in its round (`History`).
 
         MessageError if they do not fit together. Whether they are true shows when the chain meets that of others.

@@ -61,7 +61,7 @@ _MODE_HINT = (
 class AgreementFile:
     """agreement.toml: what all must hold alike, together with the roster.
 
-    [hidden] and [optimizer] are of the hidden mode alone. In the open mode the coordinator's own file has the optimiser.
+    [hidden] and [optimizer] are of the hidden mode alone. In the open mode the optimiser stands in fed.toml.
     """
 
     rounds: int

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Literal, Self, final
 from dresfl.errors import MessageError
 from dresfl.protocol import Answer, Verdict, check_bytes
 
-from .agreement import MOST_SLICES, Agreement, make_session
+from .agreement import MOST_SLICES, Agreement
 from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 

@@ -10,8 +10,8 @@ OPEN_MODE_MEANS = (
     "others can be computed from them"
 )
 HIDDEN_MODE_MEANS = (
-    "nobody sees a gradient or a weight before the end. Then the final model is opened; before that only the validation "
-    "losses that the agreement names"
+    "nobody sees a gradient or a weight before the end. Then the final model is opened; before that only the "
+    "validation losses that the agreement names"
 )
 TRUSTED_DEALERS_MEANS = (
     "rows are not proved to be in range: a client that deals one huge row could read weights off the hops that follow, "

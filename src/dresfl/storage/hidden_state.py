@@ -2,7 +2,7 @@
 
     SHARING/runs.json        every run that was begun on this sharing, in order: its session, whether it is a trial, and
                              whether its model may have been opened. It outlives `forget`
-    SHARING/SESSION.hop      the last hop that the client answered: round, hop, chain, check value, whether it has ended
+    SHARING/SESSION.hop      the last hop that the client answered: round, hop, chain, check value; whether it has ended
     SHARING/SESSION.seeds    the run's mask seeds of some round; those of later rounds follow from them
     SHARING/mask.secret      what the dealt seeds are made from, until a run begins after which there can be no other
 
@@ -19,13 +19,15 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from dresfl.errors import Refused, StoreError
 from dresfl.field import SecretSeed
 from dresfl.files import erase_file, read_private, read_record, write_atomic, write_record
+from dresfl.protocol.hidden.client import Progress
+from dresfl.protocol.hidden.ledger import Position
 
 from .at_rest import StorageKey, open_file, seal_file
 from .two_places import MOST_CONTENT, TwoPlaces, read_content
@@ -33,9 +35,9 @@ from .two_places import MOST_CONTENT, TwoPlaces, read_content
 RUNS, MASK_SECRET = "runs.json", "mask.secret"
 HOP, SEEDS = ".hop", ".seeds"  # suffixes, after the session
 HOP_ROLE, SEEDS_ROLE, MASK_SECRET_ROLE = "hop", "seeds", "mask secret"
-_PLACE = struct.Struct("<iH?32sHH")  # round, hop, ended, chain, sizes of the check value and of the reason
+_STATE = struct.Struct("<??IH32sHH")  # answered, ended, round, hop, chain, sizes of check value and reason
 _SEED = struct.Struct("<I32s")
-_ROUND = struct.Struct("<iI")  # of the seeds, and how many there are
+_ROUND = struct.Struct("<II")  # of the seeds, and how many there are
 _MASK_SECRET = b"dresfl mask secret 1\n"
 _LOST = (
     "this client takes no more part in that run. The others go on, if enough of them are left; a new run needs another "
@@ -45,36 +47,30 @@ _LOST = (
 
 @final
 @dataclass(frozen=True)
-class Hop:
-    """The last hop that a client answered. Before the first one: round −1.
+class RunState:
+    """How far a client is in a run. progress: of its last answer; None before the first one."""
 
-    >>> Hop(3, 1, bytes(32)).place < Hop(4, 0, bytes(32)).place
-    True
-    """
-
-    round_number: int
-    hop: int
-    chain: bytes  # of everything that was published before the upload
-    check: bytes = field(default=b"", repr=False)  # the check value that the next upload depends on
+    progress: Progress | None = None
     ended: bool = False
-    stopped: str = ""  # why this client takes no further part in the run; empty: it does
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.round_number, self.hop
 
     def encode(self) -> bytes:
-        if len(self.chain) != 32 or len(self.check) > MOST_CONTENT - _PLACE.size:
-            raise StoreError(f"a chain of {len(self.chain)} or a check value of {len(self.check)} bytes is not kept")
-        reason = self.stopped.encode()[: MOST_CONTENT - _PLACE.size - len(self.check)]
-        sizes = len(self.check), len(reason)
-        return _PLACE.pack(self.round_number, self.hop, self.ended, self.chain, *sizes) + self.check + reason
+        found = self.progress or Progress(Position(0, 0, bytes(32)))
+        position, reason = found.position, found.stopped.encode()
+        reason = reason[: MOST_CONTENT - _STATE.size - len(found.check)]
+        if len(position.chain) != 32 or len(found.check) > MOST_CONTENT - _STATE.size:
+            raise StoreError(
+                f"a chain of {len(position.chain)} or a check value of {len(found.check)} bytes is not kept"
+            )
+        flags = self.progress is not None, self.ended
+        head = _STATE.pack(*flags, *position.order, position.chain, len(found.check), len(reason))
+        return head + found.check + reason
 
     @classmethod
-    def decode(cls, data: bytes) -> "Hop":
-        round_number, hop, ended, chain, size, length = _PLACE.unpack_from(data)
-        check, reason = data[_PLACE.size : _PLACE.size + size], data[_PLACE.size + size :][:length]
-        return cls(round_number, hop, chain, check, ended, reason.decode("utf-8", "ignore"))
+    def decode(cls, data: bytes) -> "RunState":
+        begun, ended, round_number, hop, chain, size, length = _STATE.unpack_from(data)
+        check, reason = data[_STATE.size : _STATE.size + size], data[_STATE.size + size :][:length]
+        progress = Progress(Position(round_number, hop, chain), check, reason.decode("utf-8", "ignore"))
+        return cls(progress if begun else None, ended)
 
 
 @final
@@ -158,7 +154,7 @@ class HiddenRun:
         self._places, self._seeds = _open(folder, session_id, key)
 
     def __repr__(self) -> str:
-        return f"HiddenRun({self._session.hex()}, {self.hop.place})"
+        return f"HiddenRun({self._session.hex()}, <redacted>)"
 
     @classmethod
     def begin(
@@ -168,14 +164,13 @@ class HiddenRun:
         allowance: Allowance,
         key: StorageKey | None,
         seeds: Mapping[int, SecretSeed],
-        chain: bytes,
     ) -> "HiddenRun":
-        """Begin a run within its allowance. seeds: the run's of round 0. chain: what it starts from."""
+        """Begin a run within its allowance. seeds: the run's of round 0."""
         begun = read_runs(folder)
         check_allowance(begun, allowance)
         name = session_id.hex()
-        first, content = Hop(-1, 0, chain), _encode_seeds(0, seeds)
-        TwoPlaces.create(folder / (name + HOP), session_id, first.encode(), key, HOP_ROLE).close()
+        content = _encode_seeds(0, seeds)
+        TwoPlaces.create(folder / (name + HOP), session_id, RunState().encode(), key, HOP_ROLE).close()
         TwoPlaces.create(
             folder / (name + SEEDS), session_id, content, key, SEEDS_ROLE, room=len(content)
         ).close()  # both are whole before the run counts
@@ -183,27 +178,32 @@ class HiddenRun:
         return cls(folder, session_id, allowance, key)
 
     @property
-    def hop(self) -> Hop:
-        """The last hop that was answered."""
-        return Hop.decode(self._places.content)
+    def state(self) -> RunState:
+        """How far the run is."""
+        return RunState.decode(self._places.content)
 
-    def claim(self, hop: Hop) -> bool:
-        """Note a hop on the disk before its upload leaves.
+    @property
+    def progress(self) -> Progress | None:
+        """What was kept last; None before the first answer."""
+        return self.state.progress
 
-        False: this hop was answered for another chain, a later one was answered, or the run has ended. To answer the
-        last one again, just as it was, is allowed.
+    def keep(self, progress: Progress) -> None:
+        """Note where this client stands, for good, before its answer leaves.
+
+        Refused if the run has ended, if a later hop was answered, or this one in another course of the run. That the
+        client takes no further part is noted wherever it stands.
         """
-        last = self.hop
-        if hop.place < last.place or (last.ended and hop.place != last.place):
-            return False
-        if hop.place == last.place:
-            return hop.chain == last.chain
-        self._places.write(hop.encode())
-        return True
-
-    def keep_check(self, check: bytes) -> None:
-        """Keep the check value that belongs to the last hop, before anything that depends on it leaves."""
-        self._places.write(replace(self.hop, check=check).encode())
+        state, last = self.state, self.state.progress
+        if last is not None and last.stopped:
+            raise Refused(f"this client has left the run for good: {last.stopped}")
+        if last is not None and progress.stopped and progress.position.order < last.position.order:
+            progress = replace(last, stopped=progress.stopped)
+        if state.ended or (last is not None and progress.position.order < last.position.order):
+            raise Refused("the run is told to go back behind what this client has answered", "an old state is replayed")
+        again = last is not None and progress.position.order == last.position.order and not progress.stopped
+        if again and last is not None and progress.position.chain != last.position.chain:
+            raise Refused("this client has answered in another course of the run", "an old state is replayed")
+        self._places.write(RunState(progress).encode())
 
     def claim_model(self) -> None:
         """Note, for good, that a model may come of this run: before the final opening's upload leaves.
@@ -222,8 +222,8 @@ class HiddenRun:
 
     def end(self) -> None:
         """Note, for good, that the run has ended: nothing is answered any more, and its seeds go."""
-        if not self.hop.ended:
-            self._places.write(replace(self.hop, ended=True).encode())
+        if not self.state.ended:
+            self._places.write(replace(self.state, ended=True).encode())
         round_number, seeds = self.seeds()
         self._seeds.write(_encode_seeds(round_number, dict.fromkeys(seeds, SecretSeed(bytes(32)))))
         self._seeds.write(self._seeds.content)  # the other place, too
@@ -252,7 +252,7 @@ def _open(folder: Path, session_id: bytes, key: StorageKey | None) -> tuple[TwoP
     try:
         places = TwoPlaces(folder / (name + HOP), session_id, key, HOP_ROLE)
         try:
-            Hop.decode(places.content)
+            RunState.decode(places.content)
             seeds = TwoPlaces(folder / (name + SEEDS), session_id, key, SEEDS_ROLE)
             _decode_seeds(seeds.content)
         except BaseException:
@@ -263,9 +263,9 @@ def _open(folder: Path, session_id: bytes, key: StorageKey | None) -> tuple[TwoP
     return places, seeds
 
 
-def read_hop(path: Path, session_id: bytes, key: StorageKey | None) -> Hop:
+def read_state(path: Path, session_id: bytes, key: StorageKey | None) -> RunState:
     """How far a run is, for who changes nothing. StoreError if the file is damaged."""
-    return Hop.decode(read_content(path, session_id, key, HOP_ROLE))
+    return RunState.decode(read_content(path, session_id, key, HOP_ROLE))
 
 
 def read_seeds(path: Path, session_id: bytes, key: StorageKey | None) -> tuple[int, dict[int, SecretSeed]]:

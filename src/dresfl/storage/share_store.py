@@ -319,16 +319,16 @@ class ShareStore:
             self._runs[key] = HiddenRun(folder, key, self._allowed, self._key)
         return self._runs[key]
 
-    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed], chain: bytes) -> HiddenRun:
+    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> HiddenRun:
         """Count a run that begins now, or go on with it. Refused if the sharing has had as many as were agreed on.
 
-        seeds: the run's own of round 0, by number. chain: what the run starts from. If no further run is allowed after
-        this one, the dealt seeds are erased, and so is what this client would deal its own from again.
+        seeds: the run's own of round 0, by number. If no further run is allowed after this one, the dealt seeds are
+        erased, and so is what this client would deal its own from again.
         """
         found = self.hidden_run(session)
         if found is None:
             folder, key = self._folder(session), session.session_id
-            found = self._runs[key] = HiddenRun.begin(folder, key, self._allowed, self._key, seeds, chain)
+            found = self._runs[key] = HiddenRun.begin(folder, key, self._allowed, self._key, seeds)
             self._erase_dealt_seeds(session)
         return found
 

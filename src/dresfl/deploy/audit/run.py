@@ -13,7 +13,7 @@ from dresfl.deploy.run_record import FORMAT as RUN_FORMAT
 from dresfl.deploy.settings import CoordinatorConfig, load_agreement, load_settings
 from dresfl.deploy.toml import load_table
 from dresfl.errors import CheckpointError, DresError, InfeasiblePlan
-from dresfl.federation import Agreement, Terms, make_session
+from dresfl.federation import Agreement, Terms
 from dresfl.federation.agreement import ACCEPTED
 from dresfl.federation.agreement import FORMAT as AGREEMENT_FORMAT
 from dresfl.federation.terms import FORMAT as TERMS_FORMAT

@@ -20,9 +20,9 @@ from dresfl.storage.hidden_state import (
     SEEDS,
     BegunRun,
     check_mask_secret,
-    read_hop,
     read_runs,
     read_seeds,
+    read_state,
 )
 from dresfl.storage.share_check import INDEX, ROWS, check_shares
 from dresfl.storage.share_store import FORMAT as STORE_FORMAT
@@ -155,10 +155,14 @@ def _hidden_run(audit: Audit, folder: Path, run: BegunRun, key: StorageKey | Non
             seeds = look(audit, path, lambda path: read_seeds(path, session, key))
             state["seeds_of_round"] = None if seeds is None else seeds[0]
         else:
-            hop = look(audit, path, lambda path: read_hop(path, session, key))
-            if hop is not None:
-                state |= {"answered": hop.round_number + 1, "last": hop.round_number, "hop": hop.hop}
-                state |= {"ended": hop.ended} | ({"stopped": hop.stopped} if hop.stopped else {})
+            found = look(audit, path, lambda path: read_state(path, session, key))
+            state["ended"] = found is not None and found.ended
+            if found is not None and found.progress is not None:
+                position = found.progress.position
+                state |= {"answered": position.round_number + 1, "last": position.round_number, "hop": position.hop}
+                if found.progress.stopped:
+                    state["stopped"] = found.progress.stopped
+                    audit.look_at.append(f"{path.name}: this client left the run: {found.progress.stopped}")
     return state
 
 

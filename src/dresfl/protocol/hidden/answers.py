@@ -11,11 +11,10 @@ import struct
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ResidueSystem, Residues
+from dresfl.field import Residues, ResidueSystem
 
 from ..session import Session
 from .check import KEY_WORDS

@@ -44,7 +44,7 @@ from dresfl.kernels import fused_kernels
 from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families, zero_sum_family
 from dresfl.model import Network
 
-from .hidden.plan import HiddenPlan
+from .hidden.plan import HiddenPlan, validation_rows
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -76,6 +76,7 @@ class Session:
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
     hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
+    run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -190,12 +191,20 @@ class Session:
     @cached_property
     def stream(self) -> PublicStream:
         """The common public randomness."""
-        return PublicStream(self.seed)
+        return PublicStream(self._stream_seed)
 
     @cached_property
     def device_stream(self) -> PublicStream:
         """The same stream, computed on the session's device."""
-        return PublicStream(self.seed, self.device)
+        return PublicStream(self._stream_seed, self.device)
+
+    @property
+    def _stream_seed(self) -> int:
+        """The seed of the agreement; in a hidden run one that no other run has."""
+        if not self.run:
+            return self.seed
+        digest = hashlib.sha256(b"dresfl hidden stream" + self.seed.to_bytes(8, "little") + self.run).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     @cached_property
     def sharing_digest(self) -> bytes:
@@ -209,7 +218,7 @@ class Session:
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.sharing_values()
+            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree]
         return _digest(values)
 
     @property
@@ -230,7 +239,13 @@ class Session:
             "excluded": self.excluded,
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.run_values()
+            plan = self.hidden
+            values["hidden"] = {
+                "settings": dataclasses.asdict(plan.settings),
+                "optimizer": dataclasses.asdict(plan.optimizer),
+                "rounds": plan.rounds,
+                "run": self.run.hex(),
+            }
         return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
@@ -264,9 +279,10 @@ class Session:
 
     def held_out(self, client: int) -> int:
         """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""
-        share = 0.0 if self.hidden is None else self.hidden.settings.validation_share
-        whole = self.client_rows[client] // self.num_shards
-        return min(whole - 1, int(share * whole)) if whole else 0
+        if self.hidden is None:
+            return 0
+        share = self.hidden.settings.validation_share
+        return validation_rows(self.client_rows[client : client + 1], self.num_shards, share)[0] // self.num_shards
 
     @cached_property
     def _drawn(self) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ class Domain(IntEnum):
     BLINDING = 10
     BOUNDED = 11
     DEALER_CHECK = 12
+    RANGE_SQUARES = 20
+    RANGE_SUMS = 21
 
 
 @final

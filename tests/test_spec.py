@@ -841,7 +841,7 @@ def test_limits() -> None:
         most = max(1, 2**20 // (moduli * width * c))
         assert most == slice_rows(session)
         family, t = session.mask_family, num_combinations(session)
-        most_dealt = max(len(family.dealt_by(dealer)) for dealer in range(clients))
+        most_dealt = max(len(family.seed_sets.dealt_by(dealer)) for dealer in range(clients))
         names = {
             "S": len(family.sets),
             "D": most_dealt,

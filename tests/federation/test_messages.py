@@ -190,9 +190,7 @@ def test_no_message_is_larger_than_the_largest(setting):
         messages.Holding(0, 1 << (8 * messages.HOLDING_BYTES - 1)),
         messages.Begin(bytes(64), terms),
         messages.Reject(0, 0, "x" * 5000),
-        messages.Checked(
-            (bytes(16),) * len(session.mask_family.sets), bytes(session.num_clients * check_bytes(session))
-        ),
+        messages.Checked((bytes(16),) * len(session.seed_sets.sets), bytes(session.num_clients * check_bytes(session))),
         messages.Check((bytes(32),) * session.num_clients),
     ):
         assert len(message.encode()) <= most

@@ -85,7 +85,7 @@ class Agreement:
 
     def check_masks(self) -> None:
         """Refuse a setting without a certified family of masks, before anything is sent."""
-        _ = make_session(self, (1,) * self.num_clients, b"", b"").mask_family
+        _ = make_session(self, (1,) * self.num_clients, b"", b"").seed_sets
 
     def check_consent(self) -> None:
         """Refuse to begin in the open mode without everybody's consent to what it gives away."""

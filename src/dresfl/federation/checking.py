@@ -64,7 +64,7 @@ class Checking:
         """A client's check values, and its hashes of the mask seeds that it holds."""
         if client not in self.participants:
             raise MessageError("check values came that were not asked for")
-        held = self._session.mask_family.held_by(client)
+        held = self._session.seed_sets.held_by(client)
         if len(hashes) != len(held):
             raise MessageError(f"{len(hashes)} hashes of seeds came, but client {client} holds {len(held)}")
         shape = self._session.num_clients, num_combinations(self._session)
@@ -78,10 +78,10 @@ class Checking:
         """
         there = sorted(self._values)
         verdict = judge(self._session, torch.stack([self._values[client] for client in there], 3), there)
-        family, self.different_seeds = self._session.mask_family, []
-        for number in range(len(family.sets)):
-            dealer = family.dealer(number)
-            hashes = {c: self._hashes[c][number] for c in family.holders(number) if c in self._hashes}
+        seed_sets, self.different_seeds = self._session.seed_sets, []
+        for number in range(len(seed_sets.sets)):
+            dealer = seed_sets.dealer(number)
+            hashes = {c: self._hashes[c][number] for c in seed_sets.holders(number) if c in self._hashes}
             first = [dealer] if dealer in hashes else []  # of equals, the dealer's counts
             counts = Counter(hashes[c] for c in (*first, *(c for c in hashes if c != dealer)))
             most = counts.most_common(1)[0][0] if counts else b""

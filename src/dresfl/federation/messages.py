@@ -466,6 +466,6 @@ def largest_message(agreement: Agreement) -> int:
     session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
     parameters = session.network.num_parameters
     answer, terms = Answer.size(session.field, parameters), 68 * session.num_clients + 200
-    checked = _HASH * len(session.mask_family.sets) + session.num_clients * check_bytes(session)
+    checked = _HASH * len(session.seed_sets.sets) + session.num_clients * check_bytes(session)
     payloads = answer, 4 * parameters, most_sealed_bytes(session), terms, checked, AGREEMENT_BYTES
     return HEAD_BYTES + max(payloads)

@@ -94,13 +94,13 @@ def common_coins(coins: Sequence[bytes]) -> bytes:
 
 def max_deviating(session: Session) -> int:
     """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
-    hidden = session.num_shards + session.max_colluders
+    hidden = session.num_shards + session.mask_degree
     return min(max(session.parameters.max_liars, session.max_colluders), (session.num_clients - hidden) // 2)
 
 
 def fewest_receivers(session: Session) -> int:
     """K+T+2e: with fewer receivers, fewer than e that lie would be enough to have an honest dealer excluded."""
-    return session.num_shards + session.max_colluders + 2 * max_deviating(session)
+    return session.num_shards + session.mask_degree + 2 * max_deviating(session)
 
 
 def num_combinations(session: Session) -> int:
@@ -115,7 +115,7 @@ def check_polynomial(session: Session, secret: SecretSeed) -> Tensor:
 
     They follow from the dealer's secret and the sharing, so that a restarted dealer deals the same ones.
     """
-    field, hidden, count = session.field, session.num_shards + session.max_colluders, num_combinations(session)
+    field, hidden, count = session.field, session.num_shards + session.mask_degree, num_combinations(session)
     key = secret.derive(b"dealer check").mask_key(session.sharing_id).view(1, 8).to(field.device)
     flat = field.uniform(key, torch.zeros(1, dtype=torch.int64, device=field.device), hidden * count)
     return flat.reshape(len(field.moduli), hidden, count)
@@ -175,7 +175,7 @@ def judge(session: Session, values: Tensor, receivers: Sequence[int] | None = No
     wanted = (len(moduli), clients, num_combinations(session), len(there))
     if tuple(values.shape) != wanted:
         raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
-    threshold = session.num_shards + session.max_colluders
+    threshold = session.num_shards + session.mask_degree
     errors = min(max_deviating(session), (len(there) - threshold) // 2)
     integers, points = values.to("cpu", torch.int64).numpy(), [session.code.client_points[j] for j in there]
     excluded, deviating = [], set(range(clients)) - set(there)

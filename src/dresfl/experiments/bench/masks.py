@@ -96,7 +96,7 @@ def certificate(num_clients: int, num_shards: int, max_colluders: int, degree: i
 
 
 def _sizes(family: MaskFamily) -> dict[str, Any]:
-    held = [len(family.held_by(client)) for client in range(family.num_clients)]
+    held = [len(family.seed_sets.held_by(client)) for client in range(family.num_clients)]
     return {"sets": len(family.sets), "seeds_of_a_client": [min(held), max(held)]}
 
 

@@ -1,0 +1,507 @@
+"""A round of the hidden mode as one program of products, over any ring: shares, exact integers, real numbers.
+
+Weights are secret here: they are elements, like the rows. A product of secret values raises the degree of its sharing.
+Before the degree passes the schedule's limit, a value is opened under a mask and cut down to fewer bits: a hop. The
+program yields the products of one hop after the other and is sent what the hop made of them. It never asks how.
+
+    schedule S4 (limit 4):  z² keeps degree 2, e·Wᵀ is opened at degree 4, xᵀ·δ at 4: 2L + 1 hops for L activations
+    schedule S2 (limit 2):  a hop after every product: 4L + 2 hops
+
+Notation: s the scale of a value in bits (the integer v stands for v·2^−s), x the input of a layer with weights, z its
+output, e the error of the last layer, δ = ∂ℓ/∂z, u = δ·Wᵀ, lw the scale of weights. The bias is the weight of a
+constant 1, which is 2^s here.
+
+Guards. A run that diverges would outgrow its masks. The sums ‖W‖² and Σe² are cut by a shift near their limit, and the
+quotient is opened in the clear. `Diverged` is raised if it is above its limit. ‖W‖² is cut in the first hop of a round
+and its quotient opened in the second. Σe² is cut in the weight hop and its quotient opened in the first hop of the next
+round, so it stops a run before the step that those errors made is used for more than one product. A round of a single
+hop cuts both in its weight hop. What is cut in a weight hop and opened in the next round travels behind the weights:
+the state of a run is (M,1,P) at first and (M,1,P + carried) after every round.
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, cast, final
+
+from torch import Tensor
+
+from dresfl.errors import Diverged, UsageError
+from dresfl.field import Arithmetic, Elements, Outline, Shapes
+
+from .layers import Activation, Affine, Fixed, Place
+from .network import Network, Parameters
+
+# What real weights are taken to reach: |w| ≤ 2^2. Measured ones stay below 2^1.
+WEIGHT_MAGNITUDE = 2.0
+
+# What the programs yield and are sent: of each item of a hop. Clear items come back as integers.
+Sent = Sequence[Any]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Product(Generic[Elements]):
+    """One item of a hop: what is opened, and what of it is expected.
+
+    total: only the sum over the shards is opened. `once` is then added to that sum one time, not for every shard.
+    shift: so many low bits are cut off; None: opened in the clear. magnitude: log2 of the largest |integer| expected.
+    """
+
+    name: str
+    elements: Elements  # (M,N,count)
+    shift: int | None
+    magnitude: float
+    total: bool = False
+    once: Elements | None = None  # (M,1,count)
+
+
+Hops = Generator[list[Product[Elements]], Sent, Elements]
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """The step of one layer's weights, in integers that everybody knows.
+
+    W ← (keep·W + recall·W_before − multiplier·gradient) / 2^shift, the gradient without its factor of 2.
+    """
+
+    shift: int
+    multiplier: int
+    keep: int
+    recall: int
+
+
+@final
+@dataclass(frozen=True)
+class Guard:
+    """A sum that is cut by `shift` and opened in the clear: above `limit` the run has diverged."""
+
+    shift: int
+    limit: int
+    magnitude: float  # log2 of the largest sum that is expected
+    factors: tuple[int, ...] = (1,)  # of each layer's share in the sum
+
+    def check(self, name: str, opened: Sequence[int] | Tensor) -> None:
+        """Diverged if an opened quotient is above the limit."""
+        largest = max(int(value) for value in opened)
+        if largest > self.limit:
+            raise Diverged(
+                f"the training diverges: {name} is {largest / max(1, self.limit):.1f} times its limit",
+                "nothing more is opened in this run; begin again with a smaller learning rate",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class Guards:
+    """The guards of a program. None: it has none."""
+
+    norm: Guard | None = None
+    error: Guard | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Value(Generic[Elements]):
+    """A value on its way through the network."""
+
+    elements: Elements
+    scale: int
+    degree: int
+    magnitude: float  # log2 of the largest real |value| expected
+
+    @property
+    def bits(self) -> float:
+        return self.scale + self.magnitude
+
+
+@final
+@dataclass(frozen=True)
+class Program:
+    """The rounds of a network in the hidden mode.
+
+    >>> from .network import mlp
+    >>> network = mlp((784, 64, 64, 10), input_bits=4, weight_bits=18)
+    >>> Program(network, max_degree=4, batch_size=64).num_hops, Program(network, max_degree=2, batch_size=64).num_hops
+    (5, 10)
+    """
+
+    network: Network
+    max_degree: int  # of the sharings that are opened: 4 or 2
+    batch_size: int  # B
+    num_shards: int = 1  # K
+    value_bits: int = 10  # scale of z, and of x where it is cut
+    error_bits: int = 14  # scale of e, u and δ where they are cut
+    guards: Guards = Guards()
+
+    def __post_init__(self) -> None:
+        if self.max_degree not in (2, 4):
+            raise UsageError(f"the hidden mode opens products of degree 2 or 4, not {self.max_degree}")
+
+    # -- what follows from a walk without values ---------------------------------------------------------------
+
+    @cached_property
+    def _walked(self) -> "tuple[_Play[Outline], int]":
+        """A training round without guards, played on shapes alone, and its number of hops."""
+        steps = [Step(1, 1, 2, 0)] * len(self.network.parameters)
+        play = _Play(Shapes(), self, Guards(), (), 1)
+        return play, len(walk(play.train(steps, *self._outlines(self.batch_size))))
+
+    @property
+    def gradient_scales(self) -> tuple[int, ...]:
+        """The scale in bits of the integer gradient of each layer with weights."""
+        return self._walked[0].gradient_scales
+
+    @property
+    def error_scale(self) -> int:
+        """The scale in bits of the guards' Σe²."""
+        return self._walked[0].error_scale
+
+    @property
+    def num_hops(self) -> int:
+        """Hops of a training round."""
+        return self._walked[1]
+
+    @cached_property
+    def carried(self) -> tuple[str, ...]:
+        """The guards whose sums travel behind the weights from round to round."""
+        norm = ("norm",) if self.guards.norm is not None and self.num_hops == 1 else ()
+        return (*(("error",) if self.guards.error is not None else ()), *norm)
+
+    def _outlines(self, rows: int, carried: int = 0) -> tuple[Outline, Outline, Outline, Outline]:
+        inputs, targets = (
+            Outline((1, 1, rows, self.network.input_size)),
+            Outline((1, 1, rows, self.network.num_classes)),
+        )
+        state = Outline((1, 1, self.network.num_parameters + carried))
+        return inputs, targets, state, state
+
+    def training_products(self, steps: Sequence[Step], *, first: bool) -> list[list[Product[Outline]]]:
+        """The hops of a training round, for plans: products that have shapes alone. first: nothing is carried yet."""
+        return walk(self.training(Shapes(), steps, *self._outlines(self.batch_size, 0 if first else len(self.carried))))
+
+    def validation_products(self, rows: int) -> list[list[Product[Outline]]]:
+        """The hops of a validation on so many coded rows, for plans."""
+        inputs, targets, state, _ = self._outlines(rows)
+        return walk(self.validation(Shapes(), inputs, targets, state))
+
+    # -- programs ------------------------------------------------------------------------------------------------
+
+    def training(
+        self,
+        field: Arithmetic[Elements],
+        steps: Sequence[Step],
+        inputs: Elements,
+        targets: Elements,
+        state: Elements,
+        previous: Elements,
+    ) -> Hops[Elements]:
+        """One round: inputs (M,N,B,F), targets (M,N,B,C), state and the state before it (M,1 or N,P or more).
+
+        Yields the products of each hop, is sent (M,N,count) for each, (M,1,count) for totals, integers for clear ones,
+        and returns the new state.
+        """
+        play = _Play(field, self, self.guards, self.carried, inputs.shape[1])
+        return (yield from play.train(steps, inputs, targets, state, previous))
+
+    def validation(
+        self, field: Arithmetic[Elements], inputs: Elements, targets: Elements, state: Elements
+    ) -> Generator[list[Product[Elements]], Sent, int]:
+        """Σe² over rows inputs (M,N,B,F) and targets (M,N,B,C) of all shards, opened in the clear by the last hop.
+
+        Returns that integer; `loss_scale` is its scale.
+        """
+        play = _Play(field, self, Guards(), (), inputs.shape[1])
+        return (yield from play.validate(inputs, targets, state))
+
+    @cached_property
+    def loss_scale(self) -> int:
+        """The scale in bits of a validation's Σe²."""
+        play = _Play(Shapes(), self, Guards(), (), 1)
+        inputs, targets, state, _ = self._outlines(1)
+        walk(play.validate(inputs, targets, state))
+        return play.loss_scale
+
+
+def walk(program: Generator[list[Product[Elements]], Sent, object]) -> list[list[Product[Elements]]]:
+    """The hops of a program whose values do not matter: it is sent back what it yields, and zeros for clear items."""
+    hops = [next(program)]
+    while True:
+        try:
+            sent = [[0] if product.shift is None else product.elements for product in hops[-1]]
+            hops.append(program.send(sent))
+        except StopIteration:
+            return hops
+
+
+@final
+class _Play(Generic[Elements]):
+    """One playing of a program: it composes hops, and adds to them what the guards need."""
+
+    def __init__(
+        self, field: Arithmetic[Elements], program: Program, guards: Guards, carried: tuple[str, ...], shards: int
+    ) -> None:
+        """carried: the guards behind the weights. shards: the size of the axis N."""
+        self._field, self._program, self._guards, self._shards = field, program, guards, shards
+        self._carried = carried
+        self._limit = program.max_degree
+        self._weight_bits = program.network.weight_bits
+        self._first = True
+        self._norm: Elements | None = None  # (M,1,1): Σ_i f_i·‖W_i‖², before its hop
+        self._clear: dict[str, Elements] = {}  # quotients that the next hop opens
+        self._error: Elements | None = None  # (M,N,1): Σe²
+        self.loss_scale = self.error_scale = 0  # of what was played
+        self.gradient_scales: tuple[int, ...] = ()
+
+    # -- hops ----------------------------------------------------------------------------------------------------
+
+    def _hop(self, *products: Product[Elements]) -> Generator[list[Product[Elements]], Sent, list[Elements]]:
+        """One hop of a round, with what the guards add to it; returns what came of the products."""
+        total, clear = products[0].total, self._clear
+        self._clear = {}
+        masked = self._masked_guards(total)
+        extra = [*masked, *(self._quotient(name, value, total) for name, value in clear.items())]
+        sent = yield [*products, *extra]
+        opened = sent[len(products) + len(masked) :]
+        for name, value in zip(clear, opened, strict=True):
+            self._guard(name).check(name, value)
+        count = len(products)
+        for product, value in zip(masked, sent[count : count + len(masked)], strict=True):
+            self._clear[product.name] = value
+        self._first = False
+        return list(sent[:count])
+
+    def _guard(self, name: str) -> Guard:
+        guard = self._guards.error if name == "error" else self._guards.norm
+        if guard is None:
+            raise ValueError(f"there is no guard {name}")
+        return guard
+
+    def _masked_guards(self, total: bool) -> list[Product[Elements]]:
+        """The guards' sums that this hop cuts."""
+        found: list[Product[Elements]] = []
+        if total and self._guards.error is not None and self._error is not None:
+            guard = self._guards.error
+            found.append(Product("error", self._error, guard.shift, guard.magnitude, total=True))
+        if self._first and self._guards.norm is not None and self._norm is not None:
+            guard, norm = self._guards.norm, self._norm
+            if total:
+                nothing = self._field.scale(norm, 0)
+                found.append(Product("norm", nothing, guard.shift, guard.magnitude, total=True, once=norm))
+            else:
+                found.append(Product("norm", self._everywhere(norm), guard.shift, guard.magnitude))
+        return found
+
+    def _quotient(self, name: str, value: Elements, total: bool) -> Product[Elements]:
+        magnitude = math.log2(self._guard(name).limit) + 1
+        if total:
+            nothing = self._field.scale(value, 0)[:, :1]
+            return Product(f"{name} quotient", nothing, None, magnitude, total=True, once=value[:, :1])
+        return Product(f"{name} quotient", self._everywhere(value), None, magnitude)
+
+    def _everywhere(self, value: Elements) -> Elements:
+        """A value that is the same for every shard: (M,1 or N,count) -> (M,N,count)."""
+        return value if value.shape[1] == self._shards else self._field.concat([value] * self._shards, 1)
+
+    def _flat(self, elements: Elements) -> Elements:
+        return elements.reshape(*elements.shape[:2], -1)
+
+    def _to_cut(self, name: str, value: _Value[Elements], scale: int) -> tuple[Product[Elements], int]:
+        """A value as an item that brings it to a scale, and the scale that it comes to."""
+        shift = max(1, value.scale - scale)
+        return Product(name, self._flat(value.elements), shift, value.bits), value.scale - shift
+
+    def _cut(
+        self, name: str, value: _Value[Elements], scale: int
+    ) -> Generator[list[Product[Elements]], Sent, _Value[Elements]]:
+        """Open a value under a mask and cut it to a scale: its degree is 1 again."""
+        product, reached = self._to_cut(name, value, scale)
+        (found,) = yield from self._hop(product)
+        return _Value(found.reshape(*value.elements.shape), reached, 1, value.magnitude)
+
+    # -- forward -------------------------------------------------------------------------------------------------
+
+    def _matrix(self, p: Parameters, weights: Elements) -> Elements:
+        """W (M,1 or N,in,out) of a layer."""
+        return weights[:, :, p.weight].reshape(*weights.shape[:2], *p.fan)
+
+    def _forward(
+        self, inputs: Elements, weights: Elements
+    ) -> Generator[list[Product[Elements]], Sent, tuple[_Value[Elements], list[_Value[Elements]]]]:
+        """f(X), not cut; and what each layer's backward step needs of its input: columns, or the input itself."""
+        network, field, bits = self._program.network, self._field, self._program.value_bits
+        x = _Value(inputs, network.input_bits, 1, network.input_magnitude)
+        kept: list[_Value[Elements]] = []
+        parameters = list(network.parameters)
+        for depth, (layer, place) in enumerate(zip(network.layers, network.places, strict=True)):
+            if isinstance(layer, Affine):
+                p = parameters.pop(0)
+                if x.degree + 1 > self._limit:
+                    x = yield from self._cut(f"{p.name} input", x, bits)
+                columns = layer.columns(field, place, x.elements)
+                kept.append(replace(x, elements=columns))
+                bias = field.scale(weights[:, :, p.bias], 2**x.scale)  # (M,1 or N,out)
+                z = field.matmul(columns, self._matrix(p, weights))  # (M,N,B·positions,in) @ (M,·,in,out)
+                z = field.add(z, bias.reshape(*bias.shape[:2], 1, -1))
+                z = z.reshape(*inputs.shape[:3], place.out_size)
+                x = _Value(z, x.scale + self._weight_bits, x.degree + 1, place.out_magnitude)
+                if parameters or any(isinstance(later, Activation) for later in network.layers[depth:]):
+                    x = yield from self._cut(f"{p.name} output", x, bits)
+            elif isinstance(layer, Fixed):
+                if layer.degree * x.degree > self._limit:
+                    x = yield from self._cut(f"input of {layer.kind}", x, bits)
+                kept.append(x)
+                here = replace(place, in_scale=x.scale)
+                z = layer.forward(field, here, x.elements)
+                x = _Value(z, layer.degree * x.scale, layer.degree * x.degree, place.out_magnitude)
+        return x, kept
+
+    def _errors(self, out: _Value[Elements], targets: Elements) -> _Value[Elements]:
+        """e = f(X) − Y."""
+        error = self._field.sub(out.elements, self._field.scale(targets, 2**out.scale))
+        return replace(out, elements=error, magnitude=math.log2(2.0**out.magnitude + 1))
+
+    def _sum_of_squares(self, elements: Elements) -> Elements:
+        """(M,N,...) -> (M,N,1)."""
+        flat = self._flat(elements)
+        return self._field.sum(self._field.mul(flat, flat), 2).reshape(*flat.shape[:2], 1)
+
+    # -- backward ------------------------------------------------------------------------------------------------
+
+    def _back(self, layer: Affine, place: Place, delta: _Value[Elements], matrix: Elements) -> _Value[Elements]:
+        """∂ℓ/∂x of a layer with weights: δ (M,N,B·positions,out) @ Wᵀ, not cut."""
+        back = self._field.matmul(delta.elements, matrix.swapaxes(-1, -2))
+        u = layer.uncolumns(self._field, place, back)
+        magnitude = layer.in_delta_magnitude(delta.magnitude, place.in_magnitude)
+        return _Value(u, delta.scale + self._weight_bits, delta.degree + 1, magnitude)
+
+    def _through(
+        self,
+        layer: Affine,
+        place: Place,
+        p: Parameters,
+        x: _Value[Elements],
+        delta: _Value[Elements],
+        weights: Elements,
+    ) -> Generator[list[Product[Elements]], Sent, tuple[_Value[Elements], _Value[Elements] | None]]:
+        """δ as it enters the gradient, and u = δ·Wᵀ cut, or None at the first layer with weights."""
+        bits, lowest = self._program.error_bits, p.start == 0
+        rows = delta.elements.reshape(*delta.elements.shape[:2], -1, p.fan[1])  # (M,N,B·positions,out)
+        delta = replace(delta, elements=rows)
+        matrix = self._matrix(p, weights)
+        too_high = x.degree + delta.degree > self._limit
+        if too_high and not lowest and delta.degree + 1 <= self._limit:
+            u = self._back(layer, place, delta, matrix)
+            own, own_scale = self._to_cut(f"{p.name} delta", delta, bits)
+            below, below_scale = self._to_cut(f"{p.name} back", u, bits)
+            found, found_below = yield from self._hop(own, below)
+            delta = _Value(found.reshape(*rows.shape), own_scale, 1, delta.magnitude)
+            return delta, _Value(found_below.reshape(*u.elements.shape), below_scale, 1, u.magnitude)
+        if too_high or (not lowest and delta.degree + 1 > self._limit):
+            delta = yield from self._cut(f"{p.name} delta", delta, bits)
+        if lowest:
+            return delta, None
+        return delta, (yield from self._cut(f"{p.name} back", self._back(layer, place, delta, matrix), bits))
+
+    def _gradients(
+        self, error: _Value[Elements], kept: list[_Value[Elements]], weights: Elements
+    ) -> Generator[list[Product[Elements]], Sent, list[_Value[Elements]]]:
+        """Each layer's gradient (M,N,(in + 1)·out) of ‖e‖²/2, summed over the rows: matrix, then bias."""
+        network, field = self._program.network, self._field
+        parameters, delta = list(network.parameters), error
+        gradients: list[_Value[Elements]] = []
+        for layer, place, x in reversed(list(zip(network.layers, network.places, kept, strict=True))):
+            if isinstance(layer, Affine):
+                p = parameters.pop()
+                delta, below = yield from self._through(layer, place, p, x, delta, weights)
+                if not gradients:  # of the last layer with weights: δ = e, where no activation follows it
+                    self._error, self.error_scale = self._sum_of_squares(delta.elements), 2 * delta.scale
+                gradients.append(self._gradient(p, x, delta))
+                if below is None:
+                    break
+                delta = below
+            elif isinstance(layer, Fixed):
+                degree = delta.degree + (layer.degree - 1) * x.degree
+                if degree > self._limit:
+                    delta = yield from self._cut(f"delta of {layer.kind}", delta, self._program.error_bits)
+                    degree = delta.degree + (layer.degree - 1) * x.degree
+                here = replace(place, in_scale=x.scale)
+                back = layer.backward(field, here, x.elements, delta.elements)
+                scale = delta.scale + (layer.degree - 1) * x.scale
+                magnitude = layer.in_delta_magnitude(delta.magnitude, place.in_magnitude)
+                delta = _Value(back, scale, degree, magnitude)
+        return gradients[::-1]
+
+    def _gradient(self, p: Parameters, x: _Value[Elements], delta: _Value[Elements]) -> _Value[Elements]:
+        field = self._field
+        bias = field.scale(field.sum(delta.elements, 2), 2**x.scale)  # (M,N,out)
+        weight = field.matmul(x.elements.swapaxes(-1, -2), delta.elements)  # (M,N,in,BP) @ (M,N,BP,out)
+        whole = field.concat([self._flat(weight), bias], 2)
+        terms = self._program.num_shards * self._program.batch_size * p.layer.positions(p.place.in_shape)
+        magnitude = max(0.0, x.magnitude) + delta.magnitude + math.log2(terms)
+        return _Value(whole, x.scale + delta.scale, x.degree + delta.degree, magnitude)
+
+    # -- whole rounds --------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        steps: Sequence[Step],
+        inputs: Elements,
+        targets: Elements,
+        state: Elements,
+        previous: Elements,
+    ) -> Hops[Elements]:
+        """`Program.training`."""
+        network, field = self._program.network, self._field
+        size = network.num_parameters
+        weights, previous = state[:, :, :size], previous[:, :, :size]
+        for place, name in enumerate(self._carried if state.shape[2] > size else ()):
+            self._clear[name] = state[:, :, size + place : size + place + 1]
+        if self._guards.norm is not None:
+            self._norm = self._weighted_norm(weights, self._guards.norm.factors)
+        out, kept = yield from self._forward(inputs, weights)
+        gradients = yield from self._gradients(self._errors(out, targets), kept, weights)
+        self.gradient_scales = tuple(gradient.scale for gradient in gradients)
+        products = []
+        for p, step, gradient in zip(network.parameters, steps, gradients, strict=True):
+            whole = slice(p.weight.start, p.bias.stop)
+            linear = field.scale(weights[:, :1, whole], step.keep)
+            if step.recall:
+                linear = field.add(linear, field.scale(previous[:, :1, whole], step.recall))
+            moved = field.scale(gradient.elements, -step.multiplier)
+            by_rows = gradient.bits + math.log2(max(1, step.multiplier))
+            by_weights = WEIGHT_MAGNITUDE + self._weight_bits + step.shift
+            name, magnitude = f"{p.name} step", math.log2(2.0**by_rows + 2.0**by_weights)
+            products.append(Product(name, moved, step.shift, magnitude, total=True, once=linear))
+        moved_weights = yield from self._hop(*products)
+        carried = [self._clear[name] for name in self._carried]
+        return field.concat([*moved_weights, *carried], 2)
+
+    def _weighted_norm(self, weights: Elements, factors: Sequence[int]) -> Elements:
+        """Σ_i f_i·‖W_i‖² (M,1 or N,1)."""
+        field, total = self._field, None
+        for p, factor in zip(self._program.network.parameters, factors, strict=True):
+            part = field.scale(self._sum_of_squares(weights[:, :, p.weight.start : p.bias.stop]), factor)
+            total = part if total is None else field.add(total, part)
+        if total is None:
+            raise ValueError("a network has weights")
+        return total
+
+    def validate(
+        self, inputs: Elements, targets: Elements, state: Elements
+    ) -> Generator[list[Product[Elements]], Sent, int]:
+        """`Program.validation`."""
+        network = self._program.network
+        out, _ = yield from self._forward(inputs, state[:, :, : network.num_parameters])
+        error = self._errors(out, targets)
+        if 2 * error.degree > self._limit:
+            error = yield from self._cut("validation error", error, self._program.error_bits)
+        self.loss_scale = 2 * error.scale
+        terms = self._program.num_shards * inputs.shape[2] * network.num_classes
+        magnitude = 2 * error.bits + math.log2(terms)
+        loss = Product("validation loss", self._sum_of_squares(error.elements), None, magnitude, total=True)
+        (opened,) = yield from self._hop(loss)
+        return int(cast("Sequence[int]", opened)[0])

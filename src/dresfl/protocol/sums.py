@@ -192,9 +192,10 @@ def decode_totals(plan: SumPlan, dealers: Sequence[int], sums: Mapping[int, Tens
 
 
 def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:
-    """The sum at the end of a run: rows that the model gets right, all rows, and with `confusion` every pair of classes.
+    """The sum at the end of a run: rows that the model gets right, and all rows.
 
-    The counts of pairs come last: those of class 0 by what the model says, then those of class 1, and so on.
+    confusion: also how often each class was taken for each. Those counts come last: of the rows of class 0 by what the
+    model says of them, then of class 1, and so on.
     """
     hidden = session.hidden
     return SumPlan(
@@ -211,7 +212,7 @@ def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:
 def accuracy_counts(
     network: Network, weights: Tensor, inputs: Tensor, targets: Tensor, *, confusion: bool = False
 ) -> Tensor:
-    """What a client counts on its own integer rows, (m,F) and (m,C), with the final integer weights (P,) -> (count,)."""
+    """What a client counts on its own integer rows (m,F) and (m,C), with the final integer weights (P,) -> (count,)."""
     widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in network.parameters)
     step, classes = max(1, _VALUES // widest), network.num_classes
     pairs = torch.zeros(classes * classes, dtype=torch.int64)

@@ -78,9 +78,9 @@ class BitLayout:
         """Bits of a row."""
         return self.first_label + self.num_classes
 
-    def encode(self, rows: Tensor) -> Tensor:
-        """What a dealer shares: rows (...,W) -> their bits (...,num_bits) int8. DataError if a row does not fit."""
-        inputs, targets = rows[..., : self.num_inputs].to(torch.int64), rows[..., self.num_inputs :].to(torch.int64)
+    def check(self, rows: Tensor) -> None:
+        """A dealer's check of its own integer rows (...,W): DataError if one of them could not be proven."""
+        inputs, targets = rows[..., : self.num_inputs], rows[..., self.num_inputs :]
         if rows.shape[-1] != self.row_width:
             raise DataError(f"rows of {rows.shape[-1]} values came, {self.row_width} were expected")
         if inputs.numel() and not (self.low <= int(inputs.min()) and int(inputs.max()) <= self.high):
@@ -91,6 +91,11 @@ class BitLayout:
             )
         if bool(((targets != 0) & (targets != 1)).any()) or bool((targets.sum(-1) != 1).any()):
             raise DataError("a label is not one class", "every row belongs to exactly one class")
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """What a dealer shares: rows (...,W) -> their bits (...,num_bits) int8. DataError if a row does not fit."""
+        self.check(rows)
+        inputs, targets = rows[..., : self.num_inputs].to(torch.int64), rows[..., self.num_inputs :].to(torch.int64)
         powers = len(self.weights) if self.weights[-1] == 2 ** (len(self.weights) - 1) else len(self.weights) - 1
         left = inputs - self.low
         above = left > 2**powers - 1  # these need the rest

@@ -37,8 +37,8 @@ sum to 1 modulo primes that are larger than their number, so exactly one of them
 **How often a bad dealer is missed.** Each client commits to its coin before anything is dealt and shows it when its
 shares are on its disk. So factors cannot be tried out by hashing, as in a Fiat–Shamir proof that 104 bits guard. What
 is left: a coordinator in league with the dealer sees all coins and then says which clients take part. Those are at most
-2^N choices, and no more than 2^64 can be tried. S and U are the least for which N·2^min(N,64) times the probability of
-one miss is below 2^−40: over all N dealers, and whatever is tried.
+2^N choices, and no more than 2^64 can be tried (`coin_choices`). S and U are the least for which N·2^min(N,64) times
+the probability of one miss is below 2^−40: over all N dealers, and whatever is tried.
 
 **Receivers that lie.** A dealer is judged here only if its shares passed the dealers' check, and only on receivers that
 deviate on no dealer and hold the same seeds as others. Then all honest values lie on polynomials of degree ≤ D by
@@ -68,16 +68,24 @@ from torch import Tensor
 
 from dresfl.coding import LagrangeCode, locate_errors
 from dresfl.errors import InfeasiblePlan, MessageError, TooFewAnswers, UsageError
-from dresfl.field import FACTOR_BITS, Domain, Factors, PublicStream, ResidueSystem
+from dresfl.field import FACTOR_BITS, Domain, Factors, Octets, PublicStream, ResidueSystem
 
-from ..random_factors import largest_probability, least_combinations
-from ..shares import ShareTable
+from ..random_factors import coin_choices, largest_probability, least_combinations
 from .bit_layout import BitLayout
 
 _WORDS = 2**20  # public words that are held at a time
 _MOST_MODULI = 16  # 65,534 idempotents
-_MOST_TRIES = 64  # log2 of the sets of coins that anybody can try
 _NANOSECONDS = 1.7  # of one thread for a bit and a channel, all S + U sums; experiments/bench/range_proofs.py measures
+
+
+class DealtBits(Protocol):
+    """As much of a `ShareTable` as a proof reads."""
+
+    def packed_rows(self, dealer: int, first: int, last: int) -> Octets:
+        """Rows first … last − 1 of a dealer: (rows,M,bits·residue_bytes), packed."""
+
+    def missing(self, dealer: int) -> list[range]:
+        """The ranges of a dealer's rows that are not held."""
 
 
 class ProofMasks(Protocol):
@@ -194,7 +202,7 @@ def plan_range_proof(
 
     num_masks: A, the mask seeds. most_rows: of all dealers, the most coded rows. InfeasiblePlan if there is none.
     """
-    tries = num_clients * 2 ** min(num_clients, _MOST_TRIES)
+    tries = num_clients * coin_choices(num_clients)
     once = largest_probability(moduli[0])
     squares = least_combinations(tries, 2 * once - once * once)
     for width in range(FACTOR_BITS, 0, -1):
@@ -213,7 +221,7 @@ def plan_range_proof(
 def range_values(
     field: ResidueSystem,
     proof: RangeProof,
-    table: ShareTable,
+    table: DealtBits,
     coded_rows: Sequence[int],
     digest: bytes,
     masks: ProofMasks,
@@ -305,17 +313,17 @@ def judge_ranges(
     TooFewAnswers if there are too few receivers, or if more of them lie than can be named.
     """
     field, threshold = code.field, code.recovery_threshold
-    wanted = (len(field.moduli), code.num_clients, proof.num_values, len(receivers))
-    if tuple(values.shape) != wanted:
-        raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
-    if not isinstance(field, ResidueSystem):
-        raise TypeError("published values are residues")
     spare = len(receivers) - fewest_range_receivers(code, max_colluders)
     if spare < 0:
         raise TooFewAnswers(
             f"{len(receivers)} clients can judge the ranges of rows, {threshold + max_colluders} are needed",
             "bring more clients back, and check the dealers again in a new run",
         )
+    wanted = (len(field.moduli), code.num_clients, proof.num_values, len(receivers))
+    if tuple(values.shape) != wanted:
+        raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
+    if not isinstance(field, ResidueSystem):
+        raise TypeError("published values are residues")
     if not dealers:
         return RangeVerdict((), ())
     judged = values[:, list(dealers)]  # (M,d,S+U,n)

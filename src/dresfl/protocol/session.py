@@ -78,6 +78,7 @@ class Session:
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
     hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
+    run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -192,12 +193,20 @@ class Session:
     @cached_property
     def stream(self) -> PublicStream:
         """The common public randomness."""
-        return PublicStream(self.seed)
+        return PublicStream(self._stream_seed)
 
     @cached_property
     def device_stream(self) -> PublicStream:
         """The same stream, computed on the session's device."""
-        return PublicStream(self.seed, self.device)
+        return PublicStream(self._stream_seed, self.device)
+
+    @property
+    def _stream_seed(self) -> int:
+        """The seed of the agreement; in a hidden run one that no other run has."""
+        if not self.run:
+            return self.seed
+        digest = hashlib.sha256(b"dresfl hidden stream" + self.seed.to_bytes(8, "little") + self.run).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     @cached_property
     def sharing_digest(self) -> bytes:
@@ -238,6 +247,7 @@ class Session:
                 "settings": dataclasses.asdict(plan.settings),
                 "optimizer": dataclasses.asdict(plan.optimizer),
                 "rounds": plan.rounds,
+                "run": self.run.hex(),
             }
         return _digest(values)[:16]
 

@@ -105,13 +105,18 @@ class Ledger:
         self.hop = 0
         self.chain = self.weights_digest = _hash(b"dresfl hidden run", run)
         self.losses: tuple[int, ...] = ()
-        self.after_total: bool | None = None  # whether the hop before opened sums alone; None: there was none
+        self.after_total = False  # whether the hop before opened sums alone
         self.final = False  # the next hop opens the final weights
         self.ended = False
 
     @property
     def position(self) -> Position:
         return Position(self.round_number, self.hop, self.chain)
+
+    @property
+    def at_start(self) -> bool:
+        """Whether nothing was published yet."""
+        return self.round_number == self.hop == 0
 
     @property
     def hops(self) -> tuple[Hop, ...]:

@@ -22,6 +22,7 @@ from dresfl.masking import pad
 from ..random_factors import largest_probability, least_combinations
 from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
+from .check import KEY_WORDS
 from .ledger import Ledger
 from .published import num_values, opened_integers, split, unpack_published
 
@@ -43,7 +44,6 @@ class HopOpening:
     def __init__(self, session: Session, ledger: Ledger) -> None:
         self._session, self._plan = session, session.hidden_plan
         self._hop, self._position, self._label = ledger.current, ledger.position, ledger.label(b"pad")
-        self._key_total = bool(ledger.after_total)
         self._answers: dict[int, HopAnswer] = {}
         self._tried = 0
 
@@ -92,9 +92,10 @@ class HopOpening:
             return None
         honest = [client for client in clients if client not in false_keys]
         first = honest[:threshold]
-        shares = torch.stack([keys[client] for client in first], 1)  # (M,R,KEY_WORDS)
-        words = code.decode_sum(shares, first).unsqueeze(1) if self._key_total else code.decode(shares, first)
-        key = pad_key(session.field, words)
+        shares = torch.stack([keys[client] for client in first], 1)  # (M,R,2·KEY_WORDS)
+        each = code.decode(shares[:, :, :KEY_WORDS].contiguous(), first)  # (M,K,KEY_WORDS)
+        last = code.decode_sum(shares[:, :, KEY_WORDS:].contiguous(), first)  # (M,KEY_WORDS)
+        key = pad_key(session.field, session.field.concat((each, last.unsqueeze(1)), 1))
         tag = tag_of(key, self._label)
         honest = [client for client in honest if self._answers[client].tag == tag]
         if len(honest) < agreeing:
@@ -118,7 +119,7 @@ class HopOpening:
     def _sums(self, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Sums of each client's values with secret factors, (M,t): they lie on polynomials if the values do."""
         field = self._session.field
-        count = least_combinations(1, largest_probability(field.moduli[0]))
+        count = least_combinations(self._plan.num_hops, largest_probability(field.moduli[0]))
         words = np.frombuffer(secrets.token_bytes(4 * count * num_values(self._hop)), dtype=np.uint32)
         factors: Factors = (words >> (32 - FACTOR_BITS)).astype(np.int32).reshape(count, -1)
         sums = {client: field.weighted_sums(residues, factors) for client, residues in values.items()}

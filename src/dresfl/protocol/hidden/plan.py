@@ -356,6 +356,13 @@ class HiddenPlan:
         found = masked(self._first) + (self.rounds - 1) * masked(self._later)
         return found + (validations * masked(self._validation) if validations else 0)
 
+    @cached_property
+    def num_hops(self) -> int:
+        """Hops of the whole run."""
+        validations = sum(self.validates(number) for number in range(self.rounds))
+        found = len(self._first) + (self.rounds - 1) * len(self._later) + 1
+        return found + (validations * len(self._validation) if validations else 0)
+
     @property
     def security_bits(self) -> float:
         """κ − log2(values opened in the whole run)."""

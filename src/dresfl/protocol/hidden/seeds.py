@@ -45,6 +45,7 @@ class RunSeeds:
         seeds = self._rounds[last]
         for _ in range(last, round_number):
             seeds = ratcheted_seeds(seeds, b"round")
+        self._rounds = {r: held for r, held in self._rounds.items() if r == self.first_round or r > round_number - KEPT}
         self._rounds[round_number] = seeds
         return seeds
 

@@ -3,8 +3,6 @@
 For tests, attacks and studies. Every share is dealt and kept in memory, so small data alone fits.
 """
 
-import hashlib
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, final
 
@@ -28,14 +26,13 @@ Absent = Callable[[int, int], Iterable[int]]  # round and hop -> the clients tha
 class HiddenFederation:
     """N clients and a coordinator that play hidden rounds. `play` opens one hop after another."""
 
-    def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]], run: bytes | None = None) -> None:
-        """data: each client's integer inputs (m,F) and targets (m,C). run: the run digest; None: a fresh one."""
+    def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """data: each client's integer inputs (m,F) and targets (m,C)."""
         self.session = session
-        self.run = hashlib.sha256(secrets.token_bytes(32)).digest() if run is None else run
         self.tables = _share(session, data)
         self.dealt = [seeds_of(held_set_ups(session, i, table)) for i, table in enumerate(self.tables)]
         self.clients = [self.new_client(i) for i in range(session.num_clients)]
-        self.ledger = Ledger(session.hidden_plan, self.run)
+        self.ledger = Ledger(session.hidden_plan, session.run)
         self.published: list[Opened] = []
         self._archive = Archive()
         self.model: Tensor | None = None
@@ -46,9 +43,10 @@ class HiddenFederation:
     def new_client(self, index: int) -> HiddenClient:
         """A client as it is at the start of the run."""
         session, table = self.session, self.tables[index]
-        return HiddenClient(
-            session, index, self.run, TableRows(session, table), RunSeeds.begin(self.dealt[index], self.run)
-        )
+        seeds = RunSeeds.begin(self.dealt[index], session.run)
+        client = HiddenClient(session, index, TableRows(session, table), seeds)
+        client.start(session.num_clients)
+        return client
 
     def play(self, absent: Absent = lambda round_number, hop: ()) -> Tensor:
         """Play to the end; the opened weights (P,). absent: who does not answer which hop."""

@@ -22,6 +22,8 @@ from dresfl.protocol import (
     conclude,
     examine_dealers,
     findings_bytes,
+    held_set_ups,
+    most_findings_bytes,
     num_combinations,
 )
 from dresfl.protocol.hidden.bit_layout import BitLayout
@@ -80,9 +82,10 @@ class Dealt:
                 table.put_set_up(dealer, self.set_ups[dealer][receiver])
         found = {}
         for client in clients if clients is not None else range(self.session.num_clients):
-            said = examine_dealers(self.session, client, self.tables[client], COINS)
+            set_ups = held_set_ups(self.session, client, self.tables[client])
+            said = examine_dealers(self.session, client, self.tables[client], set_ups, COINS)
             packed = said.pack(self.session)
-            assert len(packed) == findings_bytes(self.session)
+            assert len(packed) == findings_bytes(self.session) <= most_findings_bytes(self.session)
             found[client] = Findings.unpack(self.session, client, said.hashes, packed)
         return found
 

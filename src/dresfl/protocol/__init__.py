@@ -14,7 +14,15 @@ from .dealer_check import (
     num_combinations,
 )
 from .evaluation import Evaluation
-from .findings import Conclusion, Findings, checkers_needed, conclude, examine_dealers, findings_bytes
+from .findings import (
+    Conclusion,
+    Findings,
+    checkers_needed,
+    conclude,
+    examine_dealers,
+    findings_bytes,
+    most_findings_bytes,
+)
 from .messages import Answer, Share, Task
 from .round import (
     coded_gradient,

@@ -8,7 +8,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,9 +19,9 @@ from dresfl.errors import MessageError
 from dresfl.masking import HiddenMasks
 
 from .dealer_check import Verdict, combine_shares, fewest_receivers, judge, num_combinations
-from .hidden.range_proof import fewest_range_receivers, judge_ranges, proof_digest, range_values
+from .hidden.range_proof import fewest_range_receivers, judge_ranges, most_sums, proof_digest, range_values
 from .session import Session
-from .set_up import held_set_ups, seed_hashes, seeds_of
+from .set_up import SetUp, seed_hashes, seeds_of
 from .shares import ShareTable
 
 
@@ -61,9 +61,21 @@ def findings_bytes(session: Session) -> int:
     return session.num_clients * each * len(session.field.moduli) * session.field.residue_bytes
 
 
-def examine_dealers(session: Session, index: int, table: ShareTable, coins: bytes) -> Findings:
-    """A client's part of the check, with these common coins. It must give it for one set of coins only."""
-    set_ups = held_set_ups(session, index, table)
+def most_findings_bytes(session: Session) -> int:
+    """The size that a client's packed values have at most, whatever the row counts."""
+    if session.range_proof is None:
+        return findings_bytes(session)
+    each = num_combinations(session) + session.range_proof.num_squares + most_sums(session.num_clients)
+    return session.num_clients * each * len(session.field.moduli) * session.field.residue_bytes
+
+
+def examine_dealers(
+    session: Session, index: int, table: ShareTable, set_ups: Sequence[SetUp], coins: bytes
+) -> Findings:
+    """A client's part of the check, with these common coins. It must give it for one set of coins only.
+
+    set_ups: those that it holds, dealer by dealer (`held_set_ups`).
+    """
     seeds = seeds_of(set_ups)
     values = [combine_shares(session, table, dealer, coins, held.check) for dealer, held in enumerate(set_ups)]
     ranges, proof = None, session.range_proof

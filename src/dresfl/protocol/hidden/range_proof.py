@@ -215,6 +215,11 @@ def plan_range_proof(
     return proof
 
 
+def most_sums(num_clients: int) -> int:
+    """U for the narrowest factors: no plan needs more sums, however many rows there are."""
+    return least_combinations(num_clients * coin_choices(num_clients), Fraction(1, 2))
+
+
 # -- what a receiver publishes ---------------------------------------------------------------------------------------
 
 

@@ -229,9 +229,12 @@ def test_a_shift_by_all_primes_but_one_withholds_the_key_too():
     def shift(residues):
         residues[3, 0, :] += float(pow(federation.session.field.modulus // moduli[3], 1, moduli[3]))
 
-    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+    def play() -> None:
         publish_falsely(federation, shift, 0)
         federation.collect()
+
+    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+        play()
 
 
 def test_a_false_hop_is_not_forgotten_when_a_true_one_follows():
@@ -348,7 +351,7 @@ def test_a_liar_is_found_and_left_out(key, monkeypatch):
 
 
 def test_one_liar_among_no_spare_answers_opens_nothing(monkeypatch):
-    """R + T answers that agree are needed: with R alone a garbled hop would be published, and rows read off the next."""
+    """R + T answers that agree are needed: with R, a garbled hop is published and rows are read off the next."""
     federation = small_federation(num_clients=6)
     honest, field = HiddenClient.answer, federation.session.field
     monkeypatch.setattr(

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Literal, Self, final
 from dresfl.errors import MessageError
 from dresfl.protocol import Answer, Verdict, check_bytes
 
-from .agreement import MOST_SLICES, Agreement
+from .agreement import MOST_SLICES, Agreement, sample_session
 from .sealed_slices import most_sealed_bytes
 from .terms import Introduction, Terms
 
@@ -463,7 +463,7 @@ def decode(data: Octets, kinds: tuple[type[Message], ...]) -> Message:
 
 def largest_message(agreement: Agreement) -> int:
     """The most bytes that any message of a federation has."""
-    session = agreement.sample_session()
+    session = sample_session(agreement)
     parameters = session.network.num_parameters
     answer, terms = Answer.size(session.field, parameters), 68 * session.num_clients + 200
     checked = _HASH * len(session.seed_sets.sets) + session.num_clients * check_bytes(session)

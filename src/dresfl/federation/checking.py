@@ -18,9 +18,14 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError, Refused
-from dresfl.protocol import Session, Verdict, judge, num_combinations
+from dresfl.protocol import Session, Verdict, fewest_receivers, judge, num_combinations
 
 from .terms import NO_COIN, Terms
+
+
+def checkers_needed(session: Session) -> int:
+    """How many clients must take part in the check of the dealers if it does not wait for the others."""
+    return max(session.answers_needed, fewest_receivers(session))
 
 
 @final

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dresfl.errors import InfeasiblePlan, MessageError, UsageError
 from dresfl.federation import Agreement, make_session, sharing_nonce
-from dresfl.federation.agreement import sample_session
 from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool, layer_kinds
 from dresfl.optimizers import Optimizer
 from dresfl.protocol.hidden.settings import HiddenSettings
@@ -118,7 +117,7 @@ def test_a_hidden_session_has_the_plans_threshold_and_network():
     assert session.network.weight_bits == session.hidden_plan.settings.weight_bits == 18
     validating = replace(HIDDEN, hidden=replace(HIDDEN.hidden, **VALIDATION))
     assert make_session(validating, (10,) * 9, b"n", b"r").hidden_plan.validation_rows == 18
-    assert sample_session(validating).hidden_plan.validation_rows > 0
+    assert validating.sample_session().hidden_plan.validation_rows > 0
     HIDDEN.check_masks()
 
 

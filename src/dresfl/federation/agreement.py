@@ -98,7 +98,7 @@ class Agreement:
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
                 "real participants need T of at least 1",
             )
-        _ = self.quantizer, sample_session(self)  # they check the rest
+        _ = self.quantizer, self.sample_session()  # they check the rest
 
     @property
     def parameters(self) -> CodeParameters:
@@ -109,7 +109,13 @@ class Agreement:
 
     def check_masks(self) -> None:
         """Refuse a setting without a certified family of masks, before anything is sent."""
-        _ = sample_session(self).seed_sets
+        _ = self.sample_session().seed_sets
+
+    def sample_session(self) -> Session:
+        """A session of this agreement with few rows: for what does not depend on them."""
+        share = self.hidden.validation_share if self.hidden is not None else 0.0
+        rows = math.ceil(2 * self.num_shards / share) if share else 1  # some can be held out
+        return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
         """Refuse to begin without everybody's consent to what the mode gives away, or relies on."""
@@ -132,7 +138,7 @@ class Agreement:
     @cached_property
     def network(self) -> Network:
         """The network whose weights come out. In the hidden mode all weights have one scale, which the plan chooses."""
-        return self.described_network if self.hidden is None else sample_session(self).network
+        return self.described_network if self.hidden is None else self.sample_session().network
 
     @cached_property
     def described_network(self) -> Network:
@@ -160,7 +166,7 @@ class Agreement:
 
     def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
-        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample_session(self)))
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(self.sample_session()))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -250,13 +256,6 @@ def num_mask_seeds(parameters: CodeParameters, settings: HiddenSettings) -> int:
         except InfeasiblePlan as error:
             refusal = error
     raise refusal
-
-
-def sample_session(agreement: Agreement) -> Session:
-    """A session of this agreement with few rows: for what does not depend on them."""
-    share = agreement.hidden.validation_share if agreement.hidden is not None else 0.0
-    rows = math.ceil(2 * agreement.num_shards / share) if share else 1  # some can be held out
-    return make_session(agreement, (rows,) * agreement.num_clients, b"", b"")
 
 
 def make_session(

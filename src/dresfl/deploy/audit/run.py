@@ -14,7 +14,7 @@ from dresfl.deploy.settings import CoordinatorConfig, load_agreement, load_setti
 from dresfl.deploy.toml import load_table
 from dresfl.errors import CheckpointError, DresError, InfeasiblePlan
 from dresfl.federation import Agreement, Terms
-from dresfl.federation.agreement import ACCEPTED, sample_session
+from dresfl.federation.agreement import ACCEPTED
 from dresfl.federation.agreement import FORMAT as AGREEMENT_FORMAT
 from dresfl.federation.terms import FORMAT as TERMS_FORMAT
 from dresfl.files import read_record
@@ -134,7 +134,7 @@ def _compared(audit: Audit, found: Agreement | None, own: CoordinatorConfig) -> 
 
 def describe(audit: Audit, agreement: Agreement) -> None:
     """What an agreement says: mode, consent, parameters, who could see what, and the certificate of its masks."""
-    session = sample_session(agreement)
+    session = agreement.sample_session()
     audit.mode = agreement.mode
     if agreement.hidden is None:
         audit.consent = agreement.rows_can_be_computed == ACCEPTED

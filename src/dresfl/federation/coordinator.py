@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Session, Training, Verdict, fewest_receivers
+from dresfl.protocol import Session, Training, Verdict, checkers_needed
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Send, StoreTerms, log
@@ -352,7 +352,7 @@ class Coordinator:
     def _check_times(self) -> list[float]:
         """When the check begins, or ends, without those who are not there."""
         running = self._running
-        if running is None or running.checking is None or len(self.ready) < _checkers_needed(running.session):
+        if running is None or running.checking is None or len(self.ready) < checkers_needed(running.session):
             return []
         begun = running.checking.coins is not None
         return [self._check_until if begun else self._moved_at + self._settings.timing.deadline]
@@ -383,9 +383,12 @@ class Coordinator:
             return [line, *self._begin_check(self.ready, running, checking, now)]
         absent = checking.missing()
         self._check_until = now + self._settings.timing.deadline
-        if len(checking.participants) - len(absent) < _checkers_needed(running.session):
+        if len(checking.participants) - len(absent) < checkers_needed(running.session):
             return []
-        verdict = checking.verdict()
+        try:
+            verdict = checking.verdict()
+        except TooFewAnswers:
+            return []  # with one more there may be enough
         if self._agreement.num_clients - len(verdict.deviating) < needed:
             return []  # with one more there may be enough
         return [log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
@@ -395,7 +398,12 @@ class Coordinator:
         if checking is None:
             return []  # it was asked a second time, after a reconnection, and the verdict is there
         checking.checked(client, message.hashes, message.values)
-        return [] if checking.missing() else self._judge(checking.verdict(), running, checking, now)
+        if checking.missing():
+            return []
+        try:
+            return self._judge(checking.verdict(), running, checking, now)
+        except TooFewAnswers as error:
+            return self._of_rounds(give_up(error), now)
 
     def _judge(self, verdict: Verdict, running: Running, checking: Checking, now: float) -> list[Action]:
         """Make the verdict known, once it is on the disk, and begin the rounds."""
@@ -495,8 +503,3 @@ class Coordinator:
         if checking is not None and checking.coins is not None:
             return [log("checking", missing=checking.missing())]
         return [log("sharing", ready=self.ready, needed=self._agreement.num_clients if checking else needed)]
-
-
-def _checkers_needed(session: Session) -> int:
-    """How many clients must take part in the check of the dealers if it does not wait for the others."""
-    return max(session.answers_needed, fewest_receivers(session))

@@ -24,13 +24,13 @@ from typing import final
 from torch import Tensor
 
 from dresfl.errors import DresError, HeadroomAlarm, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Session, Training, Verdict
+from dresfl.protocol import Session, Training, Verdict, checkers_needed
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Send, StoreBroadcast, StoreTerms, log
 from .agreement import Agreement
 from .attesting import check_attested
-from .checking import Checking, checkers_needed
+from .checking import Checking
 from .coordinator_state import ConnectionState, CoordinatorSettings, Counters, Running
 from .enrolment import Enrolment, signed_begin
 from .hidden_rounds import HiddenRounds
@@ -425,7 +425,10 @@ class Coordinator:
         self._check_until = now + self._settings.timing.deadline
         if len(checking.participants) - len(absent) < checkers_needed(running.session):
             return []
-        verdict = checking.verdict()
+        try:
+            verdict = checking.verdict()
+        except TooFewAnswers:
+            return []  # with one more there may be enough
         if self._agreement.num_clients - len(verdict.deviating) < needed:
             return []  # with one more there may be enough
         return [log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
@@ -442,7 +445,12 @@ class Coordinator:
         checking.checked(client, checked.hashes, checked.values)
         if isinstance(message, Attested):
             self._attested[client] = b"".join(message.body())
-        return [] if checking.missing() else self._judge(checking.verdict(), running, checking, now)
+        if checking.missing():
+            return []
+        try:
+            return self._judge(checking.verdict(), running, checking, now)
+        except TooFewAnswers as error:
+            return self._of_rounds(give_up(error), now)
 
     def _judge(self, verdict: Verdict, running: Running, checking: Checking, now: float) -> list[Action]:
         """Make the verdict known, once it is on the disk, and begin the rounds."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, MessageError, Refused
@@ -20,11 +19,9 @@ from dresfl.protocol import (
     ShareTable,
     Task,
     Verdict,
-    combine_shares,
     common_coins,
+    examine_dealers,
     held_set_ups,
-    seed_hashes,
-    seeds_of,
 )
 from dresfl.sealing import Identity, Roster
 
@@ -270,9 +267,8 @@ class Workplace:
         set_ups = held_set_ups(session, self.index, table)
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        values = [combine_shares(session, table, dealer, common, held.check) for dealer, held in enumerate(set_ups)]
-        packed = session.field.pack(torch.stack(values, 1))  # (M,N,t)
-        checked = Checked(tuple(seed_hashes(session, seeds_of(set_ups))), packed)
+        found = examine_dealers(session, self.index, table, set_ups, common)
+        checked = Checked(found.hashes, found.pack(session))
         return checked if session.hidden is None else attest(self._identity, session, self.index, coins, checked)
 
     # -- the hidden mode -------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dresfl.errors import IdentityError, MessageError, Refused
-from dresfl.protocol import Session, Verdict, common_coins
+from dresfl.protocol import Session, Verdict, checkers_needed, common_coins
 from dresfl.sealing import Identity, Member, Roster
 
-from .checking import Checking, checkers_needed
+from .checking import Checking
 from .messages import Attested, Checked
 from .terms import NO_COIN, Terms
 

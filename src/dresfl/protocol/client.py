@@ -30,7 +30,10 @@ def rows_to_share(session: Session, client: int, inputs: Tensor, targets: Tensor
             f"session, which has {wanted[0]} and {wanted[1]}",
             "the model's input shape and classes must match the data",
         )
-    return torch.cat((inputs, targets), 1)
+    whole = torch.cat((inputs, targets), 1)
+    if session.bit_layout is not None:
+        session.bit_layout.check(whole)
+    return whole
 
 
 @final
@@ -80,7 +83,9 @@ class Client:
         hidden = self.session.shard_rows(self.index)
         rows = torch.arange(hidden.shape[0])[first_row : None if count is None else first_row + count]
         keys = self._secret.mask_key(self.session.sharing_id).expand(rows.shape[0], 8)
-        shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], receivers)
+        shards, layout = self._rows[hidden[rows]], self.session.bit_layout
+        shards = shards if layout is None else layout.encode(shards)
+        shares = encode_rows(self.session, keys, rows, shards, receivers)
         return [Share(self.index, receiver, first_row, shares[:, i]) for i, receiver in enumerate(receivers)]
 
     def deal_set_up(self, receivers: Sequence[int]) -> list[bytes]:

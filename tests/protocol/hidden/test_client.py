@@ -101,7 +101,8 @@ def test_a_client_that_was_away_goes_on_with_the_same_bits(settings, hops):
     if not federation.ledger.ended:
         federation.play_hop(absent=[0])  # now its answers are needed
     assert federation.play().equal(model)
-    assert client.model is not None and client.model.equal(model)
+    assert client.model is not None
+    assert client.model.equal(model)
 
 
 def test_a_long_history_earns_the_check_value_of_the_round_before():
@@ -142,7 +143,8 @@ def test_a_restarted_client_answers_with_the_same_bytes():
     answer = client.answer()
     again = returned(federation, 2, kept=kept[-1])
     twin = again.answer()
-    assert answer is not None and twin is not None
+    assert answer is not None
+    assert twin is not None
     assert answer.encode(session.field) == twin.encode(session.field)
 
 
@@ -162,7 +164,8 @@ def test_a_client_does_not_go_back_or_along_another_course():
         return HiddenClient(session, 1, TableRows(session, federation.tables[1]), seeds, kept=kept)
 
     client = anew(later)
-    assert client.behind and client.answer() is None
+    assert client.behind
+    assert client.answer() is None
     with pytest.raises(Refused, match="go back"):
         client.catch_up(early)
     other = anew(Progress(Position(*position.order, bytes(32))))
@@ -226,9 +229,12 @@ def test_a_shift_by_all_primes_but_one_withholds_the_key_too():
     def shift(residues):
         residues[3, 0, :] += float(pow(federation.session.field.modulus // moduli[3], 1, moduli[3]))
 
-    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+    def play() -> None:
         publish_falsely(federation, shift, 0)
         federation.collect()
+
+    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+        play()
 
 
 def test_a_false_hop_is_not_forgotten_when_a_true_one_follows():
@@ -345,7 +351,7 @@ def test_a_liar_is_found_and_left_out(key, monkeypatch):
 
 
 def test_one_liar_among_no_spare_answers_opens_nothing(monkeypatch):
-    """R + T answers that agree are needed: with R alone a garbled hop would be published, and rows read off the next."""
+    """R + T answers that agree are needed: with R, a garbled hop is published and rows are read off the next."""
     federation = small_federation(num_clients=6)
     honest, field = HiddenClient.answer, federation.session.field
     monkeypatch.setattr(

@@ -1,6 +1,6 @@
 """How large messages can be: longer ones are refused before they are read."""
 
-from dresfl.protocol import Answer, Session, check_bytes
+from dresfl.protocol import Answer, Session, most_findings_bytes
 from dresfl.protocol.hidden.answers import HopAnswer
 from dresfl.protocol.hidden.published import published_bytes
 
@@ -19,7 +19,7 @@ def largest_message(agreement: Agreement) -> int:
     session = agreement.sample_session()
     parameters = session.network.num_parameters
     terms = 68 * session.num_clients + 200
-    checked = _HASH * len(session.seed_sets.sets) + session.num_clients * check_bytes(session)
+    checked = _HASH * len(session.seed_sets.sets) + most_findings_bytes(session)
     payloads = [4 * parameters, most_sealed_bytes(session), terms, checked, AGREEMENT_BYTES]
     if session.hidden is None:
         payloads.append(Answer.size(session.field, parameters))

@@ -91,9 +91,7 @@ class Plan:
         inits = [layer["init"] for layer in agreement["layers"] if layer["kind"] == "dense"]
         self.inits = [value or (1.0 if i == 0 else 0.5) for i, value in enumerate(inits)]
         whole = [m // self.K for m in rows]
-        self.held_out = [
-            min(w - 1, int(self.settings["validation_share"] * w)) if w else 0 for w in whole
-        ]
+        self.held_out = [min(w - 1, int(self.settings["validation_share"] * w)) if w else 0 for w in whole]
         self.d = {"S2": 2, "S4": 4}[self.settings["schedule"]]
         self.D = self.d * (self.K + self.Td - 1)
         self.R = self.D + 1
@@ -161,7 +159,7 @@ class Plan:
         self.moduli.sort()
         self.most_bits = math.floor(sum(map(math.log2, self.moduli)) - self.kappa - math.log2(self.n) - 2)
         self.first, self.later, self.validation = (
-            [self._planned(products) for products in hops] for hops in (first, later, checked)
+            [self._planned(products, hops is checked) for products in hops] for hops in (first, later, checked)
         )
         self.state_size = self.P + len(self.carried)
 
@@ -175,15 +173,15 @@ class Plan:
             return []
         return ["error", "norm"] if self.trips == 1 else ["error"]
 
-    def _planned(self, products: list[Product]) -> Hop:
+    def _planned(self, products: list[Product], validation: bool) -> Hop:
         items = []
         for product in products:
             bits = math.ceil(product.magnitude) + 12
             if product.shift is not None:
                 bits = min(bits + (product.shift - bits - self.kappa) % 32, self.most_bits)
             items.append(Item(product.each.shape[1], product.shift, bits))
-        total, masked = products[0].total, products[0].shift is not None
-        return Hop(tuple(items), total, total and masked, total and not masked)
+        total, clear = products[0].total, products[0].shift is None
+        return Hop(tuple(items), total, total and not validation, validation and clear)
 
     def _zeros(self, *shape: int) -> Array:
         return np.zeros((len(self.moduli), *shape), dtype=object)
@@ -233,7 +231,9 @@ class Plan:
     def mod(self, values: Array) -> Array:
         return values % np.array(self.moduli, dtype=object).reshape(-1, *[1] * (values.ndim - 1))
 
-    def _open(self, products: list[Product], waiting: "dict[str, Any]") -> Generator[list[Product], list[Any], list[Any]]:
+    def _open(
+        self, products: list[Product], waiting: "dict[str, Any]"
+    ) -> Generator[list[Product], list[Any], list[Any]]:
         """One hop, with what the guards add to it."""
         total, masked, clear = products[0].total, [], dict(waiting["clear"])
         waiting["clear"] = {}
@@ -241,7 +241,9 @@ class Plan:
             masked.append(("error", Product(waiting["error"], *self.guards["error"][::2], total=True)))
         if self.guards and waiting["first"] and waiting.get("norm") is not None:
             norm, (shift, _, magnitude, _) = waiting["norm"], self.guards["norm"]
-            own = Product(0 * norm, shift, magnitude, once=norm, total=True) if total else Product(norm, shift, magnitude)
+            own = (
+                Product(0 * norm, shift, magnitude, once=norm, total=True) if total else Product(norm, shift, magnitude)
+            )
             masked.append(("norm", own))
         quotients = []
         for name, value in clear.items():
@@ -380,10 +382,12 @@ class Plan:
         error = Value(self.mod(out.elements - 2**out.s * y), out.s, out.g, math.log2(2.0**out.m + 1))
         if 2 * error.g > self.d:
             error = yield from self._cut(error, self.fe, waiting)
-        flat = error.elements.reshape(len(self.moduli), -1)
-        size = 2 * (error.s + error.m) + math.log2(self.K * flat.shape[1])
-        total = self.mod((flat**2).sum(1, keepdims=True))
-        yield from self._open([Product(total, None, size, total=True)], waiting)
+        rows = self.K * x.shape[1]
+        size = 2 * (error.s + error.m) + math.log2(rows * self.units[-1])
+        shift = max(1, 2 * error.s - 14 + math.floor(math.log2(rows)))
+        total = self.mod((error.elements.reshape(len(self.moduli), -1) ** 2).sum(1, keepdims=True))
+        (kept,) = yield from self._open([Product(total, shift, size, total=True)], waiting)
+        yield from self._open([Product(0 * total, None, size - shift, once=kept, total=True)], waiting)
         return weights
 
     # -- rows
@@ -392,7 +396,8 @@ class Plan:
         """Dealers and coded rows of a round's batch."""
         key, out = public_key(seed), []
         counts = [
-            0 if i in excluded else m - self.K * out_of for i, (m, out_of) in enumerate(zip(self.rows, self.held_out, strict=True))
+            0 if i in excluded else m - self.K * out_of
+            for i, (m, out_of) in enumerate(zip(self.rows, self.held_out, strict=True))
         ]
         total = sum(counts)
         for b in range(self.B):
@@ -507,7 +512,9 @@ class Expansion:
         limbs = -(-bits // 32)
         found = [words(key, "bounded", i, first, count) for i in range(limbs)]
         found[-1] = [w % 2 ** (bits - 32 * (limbs - 1)) for w in found[-1]]
-        return np.array([sum(w << (32 * i) for i, w in enumerate(column)) for column in zip(*found, strict=True)], object)
+        return np.array(
+            [sum(w << (32 * i) for i, w in enumerate(column)) for column in zip(*found, strict=True)], object
+        )
 
     def zeros(self, name: bytes, count: int, *, total: bool) -> Array:
         sums = total and self.plan.K > 1
@@ -612,7 +619,9 @@ class Chain:
 
 def run_digest(roster: str, sharing: bytes, agreement: bytes, terms: bytes, excluded: tuple[int, ...] = ()) -> bytes:
     values = {
-        "roster mark": sha256(joined("roster mark", {"the roster's digest as it stands in the agreement": roster.encode()})),
+        "roster mark": sha256(
+            joined("roster mark", {"the roster's digest as it stands in the agreement": roster.encode()})
+        ),
         "sharing digest": sharing,
         "agreement digest": sha256(agreement),
         "terms digest": sha256(joined("terms digest", {"terms": terms})),
@@ -846,9 +855,7 @@ class HiddenClient:
         for number, hop, at, own_omega, _, _, losses, published in found["broadcasts"]:
             chain = Chain(plan, self.run, number, hop)
             chain.chain, chain.omega = at, omega or own_omega
-            chain.losses = [
-                int.from_bytes(losses[i : i + 8], "little", signed=True) for i in range(0, len(losses), 8)
-            ]
+            chain.losses = [int.from_bytes(losses[i : i + 8], "little", signed=True) for i in range(0, len(losses), 8)]
             self.chain, expansion, parts, start = chain, self._expansion(number), [], 0
             u = self.unpacked(published)
             for i, item in enumerate(chain.current.items):

@@ -209,7 +209,7 @@ def test_a_wrong_override_is_named(override, words):
         ("rounds = 3", "the key 'name' is missing"),
         ('name = "x"', "the key 'rounds' is missing"),
         ('name = "x"\nrounds = 3', "the model has no layers"),
-        (MINIMAL + "[modle]\n", "did you mean 'model'"),
+        (MINIMAL + "[modell]\n", "did you mean 'model'"),
         (MINIMAL + "weight_bits = 10.5\n", "model.weight_bits = 10.5 must be of type int"),
         ("[[name]]\n" + MINIMAL.partition("\n")[2], "must be of type str"),
     ],

@@ -230,14 +230,14 @@ class HiddenSimulation:
 
     def _play(self, rounds: HiddenRounds, course: HiddenCourse, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop, without the final opening."""
-        stops, every = (self.evaluate_every, self.checkpoint_every), self.session.hidden_plan.settings.validation_every
+        stops, plan = (self.evaluate_every, self.checkpoint_every), self.session.hidden_plan
         while not rounds.ended:
             for record, answers in rounds.play(min(stop - course.round_number % stop for stop in stops)):
                 recorder.count(record, answers)
                 for number, loss in enumerate(rounds.losses(), 1):
-                    done = min(number * every, course.rounds)
+                    done = min(number * plan.settings.validation_every, course.rounds)
                     if done <= course.round_number:
-                        recorder.count_loss(done, loss)
+                        recorder.count_loss(done, plan.real_loss(loss))
                 if not rounds.ended and course.round_number % self.evaluate_every == 0:
                     course.weights = rounds.weights()
                     recorder.measure(record)

@@ -32,7 +32,7 @@ class HiddenCourse:
         self.session, self._engine = session, engine
         self.rounds = session.hidden_plan.rounds
         self.round_number = 0
-        self.losses: dict[int, int] = {}  # rounds done: the validation loss that was opened then
+        self.losses: dict[int, float] = {}  # rounds done: the validation loss that was opened then
         self.lies: dict[int, int] = {}  # client: hops in which its answer was left out
         self.weights: Tensor | None = None
         self.ended = False
@@ -49,11 +49,12 @@ class HiddenCourse:
             self.lies[client] = self.lies.get(client, 0) + 1
 
     def state(self) -> dict[str, Tensor]:
-        pairs = [list(pair) for pair in sorted(self.losses.items())]
+        opened = sorted(self.losses.items())
         lies = [self.lies.get(client, 0) for client in range(self.session.num_clients)]
         own = {
             "round": torch.tensor([self.round_number]),
-            "losses": torch.tensor(pairs, dtype=torch.int64).view(-1, 2),
+            "loss_rounds": torch.tensor([done for done, _ in opened], dtype=torch.int64),
+            "losses": torch.tensor([loss for _, loss in opened], dtype=torch.float64),
             "lies": torch.tensor(lies),
         }
         engine = {} if self._engine is None else self._engine.state()
@@ -61,8 +62,8 @@ class HiddenCourse:
 
     def restore(self, state: dict[str, Tensor]) -> None:
         try:
-            number, pairs, lies = int(state["round"]), state["losses"].tolist(), state["lies"].tolist()
-            losses = {int(done): int(loss) for done, loss in pairs}
+            number, lies = int(state["round"]), state["lies"].tolist()
+            losses = dict(zip(state["loss_rounds"].tolist(), state["losses"].tolist(), strict=True))
         except (KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
                 "the checkpoint is not that of a hidden run", "start over in another folder"

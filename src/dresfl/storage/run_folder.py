@@ -217,7 +217,7 @@ def summarise_hidden(
         peak_bits=progress.peak_bits,
         versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
         mode="hidden",
-        validation_losses={str(number): plan.real_loss(loss) for number, loss in course.losses.items()},
+        validation_losses={str(done): loss for done, loss in sorted(course.losses.items())},
         stopped_after=course.round_number if course.round_number < course.rounds else None,
     )
 
@@ -266,13 +266,12 @@ class RunRecorder:
         if isinstance(self._training, HiddenCourse):
             self._training.count(record)
 
-    def count_loss(self, done: int, loss: int) -> None:
-        """A hidden run opened a validation loss after so many rounds: it is written down."""
+    def count_loss(self, done: int, loss: float) -> None:
+        """A hidden run opened a validation loss after so many rounds: it is written down, once."""
         if isinstance(self._training, HiddenCourse) and done not in self._training.losses:
             self._training.losses[done] = loss
             if self._metrics is not None:
-                real = self._training.session.hidden_plan.real_loss(loss)
-                self._metrics.write({"round": done, "validation_loss": real})
+                self._metrics.write({"round": done, "validation_loss": loss})
 
     def measure(self, record: RoundRecord) -> Measurement | None:
         """After a round: evaluate and write a line, if it is time."""
@@ -318,7 +317,7 @@ class RunRecorder:
 def _last_loss(training: Training | HiddenCourse) -> float | None:
     if not isinstance(training, HiddenCourse) or not training.losses:
         return None
-    return training.session.hidden_plan.real_loss(training.losses[max(training.losses)])
+    return training.losses[max(training.losses)]
 
 
 # -- files -------------------------------------------------------------------------------------------------------

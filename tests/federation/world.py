@@ -65,6 +65,7 @@ from dresfl.federation.messages import (
 from dresfl.masking import Blinding
 from dresfl.model import Network, weights_sha256
 from dresfl.protocol import Client, Session, Task, Training, num_slices, slices
+from dresfl.protocol import findings as findings_module
 from dresfl.protocol import session as session_module
 
 from .memory_store import Disk, MemoryStore
@@ -907,7 +908,7 @@ REMEMBERED: list[tuple[Any, str, Any]] = [
             lambda self, receivers: (self.session.sharing_id, self._secret.tag(), self.index, tuple(receivers)),
         ),
         (
-            workplace_module,
+            findings_module,
             "combine_shares",
             lambda session, table, dealer, coins, check: (
                 session.sharing_id,

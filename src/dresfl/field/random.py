@@ -45,8 +45,9 @@ class Domain(IntEnum):
     BLINDING = 10
     BOUNDED = 11
     DEALER_CHECK = 12
-    RANGE_SQUARES = 20
-    RANGE_SUMS = 21
+    DITHER = 13
+    RANGE_SQUARES = 14
+    RANGE_SUMS = 15
 
 
 @final

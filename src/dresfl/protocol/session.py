@@ -45,7 +45,7 @@ from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families
 from dresfl.model import Network
 
 from .hidden.bit_layout import BitLayout
-from .hidden.plan import HiddenPlan, validation_rows
+from .hidden.plan import HiddenPlan, held_out_rows
 from .hidden.range_proof import RangeProof, plan_range_proof
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
@@ -315,7 +315,7 @@ class Session:
         if self.hidden is None:
             return 0
         share = self.hidden.settings.validation_share
-        return validation_rows(self.client_rows[client : client + 1], self.num_shards, share)[0] // self.num_shards
+        return held_out_rows(self.client_rows[client], self.num_shards, share)
 
     @cached_property
     def _drawn(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from dresfl.protocol import Answer, Session, most_findings_bytes
 from dresfl.protocol.hidden.answers import HopAnswer
 from dresfl.protocol.hidden.published import published_bytes
 
-from ..agreement import Agreement, sample_session
+from ..agreement import Agreement
 from ..sealed_slices import most_sealed_bytes
 from .form import HEAD_BYTES
 from .meeting import AGREEMENT_BYTES
@@ -16,7 +16,7 @@ _MARGIN = 2**16  # of a history beyond what was published
 
 def largest_message(agreement: Agreement) -> int:
     """The most bytes that any message of a federation has."""
-    session = sample_session(agreement)
+    session = agreement.sample_session()
     parameters = session.network.num_parameters
     terms = 68 * session.num_clients + 200
     checked = _HASH * len(session.seed_sets.sets) + most_findings_bytes(session)

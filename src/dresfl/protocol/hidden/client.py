@@ -123,6 +123,11 @@ class HiddenClient:
         """Whether an earlier process of this client was further: it then has to catch up before it can answer."""
         return self._kept is not None and self.ledger.position.order < self._kept.position.order
 
+    @property
+    def holds_check(self) -> bool:
+        """Whether this client has the check values without which it must be silent in the next hop."""
+        return not self.behind and (self.ledger.at_start or self._check is not None)
+
     # -- the start -------------------------------------------------------------------------------------------------
 
     def start(self, signed: int) -> None:
@@ -241,6 +246,26 @@ class HiddenClient:
         """(M,S): what this client tells the others, sealed, of the hop published last. None without check C."""
         return self._own
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether check C has nothing against the hop that was published last. With check A alone it never has."""
+        return self._is_confirmed
+
+    def sealed_check(self) -> bytes | None:
+        """`check_value` for the other clients, under words that all clients know and nobody else does."""
+        if self._own is None:
+            return None
+        return self._field.pack(self._field.add(self._own, self._check_seal(self.index)))
+
+    def opened_check(self, client: int, sealed: bytes | memoryview) -> Tensor:
+        """Another client's check value. MessageError if it has another form."""
+        found = self._field.unpack(sealed, (self._confirmations,))
+        return self._field.sub(found, self._check_seal(client))
+
+    def _check_seal(self, client: int) -> Tensor:
+        label = self.ledger.after_label(b"confirm seal" + client.to_bytes(2, "little"))
+        return self._masks.common(label, self._confirmations)
+
     def confirm(self, values: Mapping[int, Tensor]) -> None:
         """All clients' check values of the hop that was published last. MessageError: it was not published truly."""
         if self._is_confirmed:
@@ -275,6 +300,8 @@ class HiddenClient:
     def _begin_round(self) -> None:
         ledger = self.ledger
         self._hidden = None
+        if self.behind:
+            return  # it has to catch up first, and has no seeds of so early a round any more
         self._seeds.forget(ledger.round_number - KEPT)
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:

@@ -193,6 +193,22 @@ def test_a_sharing_is_offered_for_another_run_only_while_the_budget_lasts(tmp_pa
             assert len(store.held_nonces(lambda rows, nonce: session_of(), INDEX)) == 1
 
 
+def test_another_sharing_after_a_run_needs_the_operator(tmp_path):
+    """Else a coordinator could renew the budget as often as it likes."""
+    first, second = session_of(b"one"), session_of(b"two", b"m" * 32)
+    with open_store(tmp_path / "s") as store:
+        store.table(first, INDEX)
+        store.begin_hidden(first, SEEDS)
+        with pytest.raises(Refused, match="1 runs were begun on earlier sharings") as found:
+            store.table(second, INDEX)
+        assert "--share-again" in found.value.hint
+    with ShareStore.open(tmp_path / "s", data_digest(*rows_of(INDEX)), allowance=ONE, share_again=True) as store:
+        store.table(second, INDEX)
+    with open_store(tmp_path / "s") as store:  # from then on it is known
+        store.table(second, INDEX)
+        store.table(first, INDEX)
+
+
 def test_what_is_left_of_an_allowance():
     run, model = BegunRun("a", False), BegunRun("a", False, True)
     trial = BegunRun("t", True)

@@ -87,6 +87,8 @@ class Coordinator:
         """
         agreement.check_consent()
         agreement.check_masks()
+        if agreement.mode == "hidden" and settings.timing.on_shortage == "skip":
+            raise UsageError("a hidden round cannot be skipped", 'set on_shortage = "retry"')
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:

@@ -184,7 +184,7 @@ class HiddenRun:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over for this client."""
+        """Whether the run has ended for this client: it answers nothing any more."""
         return self.state.ended
 
     @property

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, Self, final
 import torch
 from torch import Tensor
 
-from dresfl.errors import DresError, StoreError
+from dresfl.errors import DresError, Refused, StoreError
 from dresfl.field import SecretSeed
 from dresfl.files import (
     disk,
@@ -116,9 +116,10 @@ class ShareStore:
         roster: str,
         key: StorageKey | None,
         allowance: Allowance | None,
+        share_again: bool,
     ) -> None:
         """Not called directly: see `open`."""
-        self.folder, self._key, self._allowance = folder, key, allowance
+        self.folder, self._key, self._allowance, self._share_again = folder, key, allowance, share_again
         self._lock = lock
         self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
         self._tables: dict[tuple[bytes, int], DiskTable] = {}
@@ -147,11 +148,14 @@ class ShareStore:
         roster: str = "",
         key: StorageKey | None = None,
         allowance: Allowance | None = None,
+        share_again: bool = False,
     ) -> "ShareStore":
         """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
 
         key: seals the secret and the shares at rest. A store is made with a key or without, and stays so.
         allowance: in the hidden mode, how many runs the agreement allows on one sharing, and what this one is.
+        share_again: the operator allows a new sharing although there were runs on earlier ones. Without it the budget
+        of runs would be worth nothing: a coordinator could begin one sharing after the other.
 
         Under another roster the masks are others: were they the same, a client that the rosters number differently
         could hold two shares of one polynomial.
@@ -163,7 +167,7 @@ class ShareStore:
         lock = take_lock(folder / "lock", "client")
         try:
             _recognise(folder, key)
-            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key, allowance)
+            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key, allowance, share_again)
         except BaseException:
             os.close(lock)
             raise
@@ -288,11 +292,25 @@ class ShareStore:
                 "all participants must share again, or bring back the secret and rows of then",
             )
         if found is None:
+            self._check_new(folder)
             self._drop_unfinished(folder)
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         self._erase_dealt_seeds(session)  # again, if a crash came in between
         return table, table.damage
+
+    def _check_new(self, new: Path) -> None:
+        """In the hidden mode, refuse a new sharing after runs on earlier ones, unless the operator allows it."""
+        if self._allowance is None or self._share_again:
+            return
+        begun = [run for folder in self._sharings() if folder != new for run in read_runs(folder)]
+        if begun:
+            models = sum(run.model for run in begun)
+            raise Refused(
+                f"{len(begun)} runs were begun on earlier sharings of this client, and {models} models came of them; "
+                "the coordinator wants another sharing",
+                "if your organisation agrees to further models of its rows, start once with: dresfl join --share-again",
+            )
 
     def answered(self, session: Session) -> AnswerLog:
         """The rounds of this session that were answered, whatever happened since."""

@@ -31,8 +31,12 @@ class HiddenFederation:
         self.session = session
         self.tables = _share(session, data)
         self.dealt = [seeds_of(held_set_ups(session, i, table)) for i, table in enumerate(self.tables)]
-        self.clients = [self.new_client(i) for i in range(session.num_clients)]
-        self.ledger = Ledger(session.hidden_plan, session.run)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the same run again, with the same seeds. Real clients never do that: it is for studies."""
+        self.clients = [self.new_client(i) for i in range(self.session.num_clients)]
+        self.ledger = Ledger(self.session.hidden_plan, self.session.run)
         self.published: list[Opened] = []
         self._archive = Archive()
         self.model: Tensor | None = None

@@ -18,7 +18,7 @@ from dresfl.protocol.hidden.settings import Check, HiddenSettings, Schedule
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "hidden-mode.md"
 BEGIN, END = "<!-- security terms -->\n", "<!-- /security terms -->"
 INPUTS = {"digits": (64,), "mnist": (784,), "fashion": (784,), "mnist-conv": (28, 28, 1)}
-KAPPA = {"digits": 72, "mnist": 76, "fashion": 76, "mnist-conv": 76}
+KAPPA = {"digits": 72, "mnist": 72, "fashion": 72, "mnist-conv": 76}
 TERMS = ("openings", "check_a", "guess", "pad_key", "check_c", "answers", "dealers", "keys", "hashes")
 MOMENTUM = Optimizer(method="momentum", learning_rate=0.02, schedule="cosine")
 

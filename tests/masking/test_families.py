@@ -8,7 +8,7 @@ import pytest
 from dresfl.coding import CodeParameters
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.field import choose_moduli
-from dresfl.masking import MaskFamily, certify, families, zero_sum_family
+from dresfl.masking import MaskFamily, certify, covers, families, zero_sum_family
 from dresfl.model import mlp
 from dresfl.protocol.session import choose_field
 
@@ -226,7 +226,7 @@ def test_primes_without_room_for_the_points_are_refused(moduli):
 
 def test_after_too_many_passes_there_is_no_family(monkeypatch):
     zero_sum_family.cache_clear()
-    monkeypatch.setattr(families, "_PASSES", 1)
+    monkeypatch.setattr(covers, "_PASSES", 1)
     with pytest.raises(InfeasiblePlan, match="8 clients, 3 shards, 1 colluders, threshold 8: modulo 13"):
         zero_sum_family((13,), 8, 3, 1, 8)
 

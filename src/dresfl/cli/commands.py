@@ -10,7 +10,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import audit, display, flower, identity, network, reproduce
+from . import audit, display, flower, hidden_plan, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -54,11 +54,21 @@ def plan_command(
     input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
     weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
     rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
+    mode: Annotated[str, typer.Option(help="open, or hidden: nobody sees a weight before the final model.")] = "open",
+    rounds: Annotated[int, typer.Option(help="Hidden mode: rounds of the run.")] = 0,
+    rtt: Annotated[
+        list[float] | None, typer.Option(metavar="MS", help="Hidden mode: milliseconds of a round trip; several times.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Hidden mode: a key of [hidden] or [optimizer]."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a setting before anybody shares a row: threshold, field, sizes, warnings, and what the mode protects.
 
-    Exit code 2 if the clients are too few, with the nearest settings that work.
+    Exit code 2 if the clients are too few, with the nearest settings that work. In the hidden mode --model may be an
+    agreement.toml, whose [hidden], [optimizer] and rounds then count.
     """
     from dresfl.api.plan import plan
     from dresfl.experiments.config import parse_model
@@ -70,6 +80,23 @@ def plan_command(
         network = parse_model(model, input_bits=input_bits, weight_bits=weight_bits)
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
+    if mode == "hidden":
+        sizes = {
+            "num_clients": clients,
+            "num_shards": shards,
+            "max_colluders": colluders,
+            "batch_size": batch,
+            "max_liars": liars,
+            "rows": rows,
+        }
+        hidden_plan.print_plan(network, sizes, model, rounds, rtt or (1.0, 20.0, 50.0), settings or (), as_json)
+        return
+    if mode != "open" or rounds or rtt or settings:
+        known = mode == "open"
+        raise UsageError(
+            "--rounds, --rtt and --set are of the hidden mode" if known else f"mode {mode!r} is not known",
+            "use --mode hidden, or --mode open",
+        )
     planned = plan(
         network,
         num_clients=clients,

@@ -50,7 +50,17 @@ def serve_command(
     _show(summary, as_json)
 
 
-def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def join_command(
+    config: ConfigOption,
+    share_again: Annotated[
+        bool,
+        typer.Option(
+            "--share-again",
+            help="Hidden mode: allow a new sharing, and so another model, after runs on earlier sharings.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Take part as one organisation: share rows once, then answer rounds. Connects outwards only; needs no open port.
 
     Stopped or killed, it goes on where it was when it is started again.
@@ -60,7 +70,7 @@ def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     display.keep_freed_memory(one_heap=True)
     with _logging() as log:
-        summary = join(load_settings(ClientConfig, config), log)
+        summary = join(load_settings(ClientConfig, config), log, share_again=share_again)
     _show(summary, as_json)
 
 
@@ -73,7 +83,7 @@ def old_serve_command(config: ConfigOption, as_json: JsonOption = False) -> None
 def old_join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """The old name of `dresfl join`."""
     display.note("note: `dresfl client` is now `dresfl join`; the old name goes with the next release")
-    join_command(config, as_json)
+    join_command(config, as_json=as_json)
 
 
 def shares_command(

@@ -77,7 +77,7 @@ def low_bits(digits: Tensor, radix: Tensor, bits: int) -> Tensor:
     total = torch.zeros(digits.shape[1:], dtype=torch.int64, device=digits.device)
     for digit, factor in zip(digits, radix.tolist(), strict=True):
         total += digit.to(torch.int64) * factor
-    return total & (2**bits - 1)
+    return total.bitwise_and(2**bits - 1)
 
 
 def _carry_(limbs: Tensor) -> Tensor:

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
-from dresfl.kernels.cpu import dots
+from dresfl.kernels.cpu import bits, dots
 from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
 from .lifting import garner_inverses, low_bits, mixed_radix_digits, nearest_float64, radix_limbs, wrapped_radix
 from .moduli import is_prime
 from .packed_residues import PackedResidues, Residues
-from .random import bounded_integers, check_bits, uniform_elements, uniform_sum
+from .random import bounded_integers, bounded_sum, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
 _MOST_SHIFT = 62  # bits: what is cut off fits a signed 64-bit integer
@@ -211,10 +211,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def uniform_sum(self, keys: Tensor, coefficients: Tensor, count: int) -> Tensor:
         """Σ_s coefficients[m,s]·r_s[m,j]: keys (S,8), coefficients (M,S) -> (M,count); each r_s exactly uniform."""
-        if tuple(coefficients.shape) != (len(self.moduli), keys.shape[0]):
-            raise FieldError(
-                f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
-            )
+        self._check_coefficients(keys, coefficients)
         if fused_kernels(self.device):
             from dresfl.kernels.expansion_triton import uniform_sums
 
@@ -230,6 +227,26 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             powers = _limb_powers(self.moduli, self.device, -(-bits // 32))
             return bounded_residues(self._p.to(torch.int64), powers, keys, bits, count, self.dtype)
         return bounded_integers(self._p, self._inv_p, keys, bits, count).to(self.dtype)
+
+    def bounded_sum(self, keys: Tensor, coefficients: Tensor, bits: int, count: int, first: int = 0) -> Tensor:
+        """Σ_s coefficients[m,s]·x_s[first + j]: keys (S,8), coefficients (M,S) -> (M,count); x_s as in `bounded`."""
+        check_bits(bits)
+        self._check_coefficients(keys, coefficients)
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import MOST_SUMMED_LIMBS, bounded_sums
+
+            limbs = -(-bits // 32)
+            if limbs <= MOST_SUMMED_LIMBS:
+                powers = _limb_powers(self.moduli, self.device, limbs)
+                moduli = self._p.to(torch.int64)
+                return bounded_sums(moduli, powers, keys, coefficients, bits, first, count, self.dtype)
+        return bounded_sum(self._p, self._inv_p, keys, coefficients, bits, first, count).to(self.dtype)
+
+    def _check_coefficients(self, keys: Tensor, coefficients: Tensor) -> None:
+        if tuple(coefficients.shape) != (len(self.moduli), keys.shape[0]):
+            raise FieldError(
+                f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
+            )
 
     @property
     def residue_bytes(self) -> int:
@@ -319,6 +336,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     ) -> dots.Sums:
         """Σ_r row_factors[s,r]·(weighted sums of row r), of packed rows (r,M,n·residue_bytes) -> (M,S) in [0,p)."""
         return dots.row_dots(rows, column_factors, row_factors, self.cpu_moduli, self.residue_bytes)
+
+    def bit_sums(
+        self,
+        rows: packed_bytes.Octets,
+        labels: int,
+        column_factors: dots.Factors,
+        row_factors: dots.Factors,
+        linear_factors: dots.Factors,
+    ) -> tuple[dots.Sums, dots.Sums]:
+        """Sums over packed shares of bits, in [0,p), for proofs that they are bits; `kernels.cpu.bits` has formulas."""
+        factors = column_factors, row_factors, linear_factors
+        return bits.bit_sums(rows, labels, self.moduli, self.residue_bytes, *factors)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)

@@ -41,6 +41,9 @@ from .network import Network, Parameters
 # What real weights are taken to reach: |w| ≤ 2^2. Measured ones stay below 2^1.
 WEIGHT_MAGNITUDE = 2.0
 
+# Bits after the point to which the mean loss of a validation is rounded before it is opened.
+LOSS_BITS = 14
+
 # What the programs yield and are sent: of each item of a hop. Clear items come back as integers.
 Sent = Sequence[Any]
 
@@ -211,16 +214,16 @@ class Program:
     ) -> Generator[list[Product[Elements]], Sent, int]:
         """Σe² over rows inputs (M,N,B,F) and targets (M,N,B,C) of all shards, opened in the clear by the last hop.
 
-        Returns that integer; `loss_scale` is its scale.
+        The sum is rounded first: each exact one would be an exact equation in the rows. Returns that integer;
+        `loss_scale` is its scale.
         """
         play = _Play(field, self, (), inputs.shape[1])
         return (yield from play.validate(inputs, targets, state))
 
-    @cached_property
-    def loss_scale(self) -> int:
-        """The scale in bits of a validation's Σe²."""
+    def loss_scale(self, rows: int) -> int:
+        """The scale in bits of the rounded Σe² of a validation on so many coded rows."""
         play = _Play(Shapes(), self, (), 1)
-        inputs, targets, state, _ = self._outlines(1)
+        inputs, targets, state, _ = self._outlines(rows)
         walk(play.validate(inputs, targets, state))
         return play.loss_scale
 
@@ -502,9 +505,13 @@ class _Play(Generic[Elements]):
         error = self._errors(out, targets)
         if 2 * error.degree > self._limit:
             error = yield from self._cut("validation error", error, self._program.error_bits)
-        self.loss_scale = 2 * error.scale
-        terms = self._program.num_shards * inputs.shape[2] * network.num_classes
-        magnitude = 2 * error.bits + math.log2(terms)
-        loss = Product("validation loss", self._sum_of_squares(error.elements), None, magnitude, total=True)
-        (opened,) = yield from self._hop(loss)
+        rows = self._program.num_shards * inputs.shape[2]
+        magnitude = 2 * error.bits + math.log2(rows * network.num_classes)
+        shift = max(1, 2 * error.scale - LOSS_BITS + math.floor(math.log2(rows)))
+        self.loss_scale = 2 * error.scale - shift
+        squares = self._sum_of_squares(error.elements)
+        (found,) = yield from self._hop(Product("validation sum", squares, shift, magnitude, total=True))
+        nothing = self._field.scale(squares, 0)
+        rounded = Product("validation loss", nothing, None, magnitude - shift, total=True, once=found)
+        (opened,) = yield from self._hop(rounded)
         return int(cast("Sequence[int]", opened)[0])

@@ -44,7 +44,9 @@ from dresfl.kernels import fused_kernels
 from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families, zero_sum_family
 from dresfl.model import Network
 
-from .hidden.plan import HiddenPlan
+from .hidden.bit_layout import BitLayout
+from .hidden.plan import HiddenPlan, held_out_rows
+from .hidden.range_proof import RangeProof, plan_range_proof
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -76,6 +78,7 @@ class Session:
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
     hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
+    run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -190,12 +193,20 @@ class Session:
     @cached_property
     def stream(self) -> PublicStream:
         """The common public randomness."""
-        return PublicStream(self.seed)
+        return PublicStream(self._stream_seed)
 
     @cached_property
     def device_stream(self) -> PublicStream:
         """The same stream, computed on the session's device."""
-        return PublicStream(self.seed, self.device)
+        return PublicStream(self._stream_seed, self.device)
+
+    @property
+    def _stream_seed(self) -> int:
+        """The seed of the agreement; in a hidden run one that no other run has."""
+        if not self.run:
+            return self.seed
+        digest = hashlib.sha256(b"dresfl hidden stream" + self.seed.to_bytes(8, "little") + self.run).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     @cached_property
     def sharing_digest(self) -> bytes:
@@ -209,7 +220,8 @@ class Session:
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.sharing_values()
+            bounds = [self.bit_layout.low, self.bit_layout.high] if self.bit_layout is not None else []
+            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree, *bounds]
         return _digest(values)
 
     @property
@@ -230,15 +242,51 @@ class Session:
             "excluded": self.excluded,
         }
         if self.hidden is not None:
-            values["hidden"] = self.hidden.run_values()
+            plan = self.hidden
+            values["hidden"] = {
+                "settings": dataclasses.asdict(plan.settings),
+                "optimizer": dataclasses.asdict(plan.optimizer),
+                "rounds": plan.rounds,
+                "run": self.run.hex(),
+            }
         return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
 
     @property
     def row_width(self) -> int:
-        """Values in a row: inputs, then targets."""
+        """Values in a row as it is dealt and kept: its bits, or inputs, then targets."""
+        if self.bit_layout is not None:
+            return self.bit_layout.num_bits
         return self.network.input_size + self.network.num_classes
+
+    @cached_property
+    def bit_layout(self) -> BitLayout | None:
+        """How rows are dealt as bits, so that their ranges can be proven; None: they are dealt as they are."""
+        if self.hidden is None or self.hidden.settings.trusted_dealers:
+            return None
+        bound = 2.0**self.network.input_magnitude
+        return BitLayout.of(self.network, 0.0 if self.hidden.settings.nonnegative_inputs else -bound, bound)
+
+    @cached_property
+    def range_proof(self) -> RangeProof | None:
+        """How the ranges of rows are proven; None: they are not. InfeasiblePlan if the moduli are not fit for it."""
+        if self.bit_layout is None:
+            return None
+        return plan_range_proof(
+            self.field.moduli,
+            self.bit_layout,
+            num_clients=self.num_clients,
+            num_masks=self.hidden_families.num_masks,
+            most_rows=max(self.coded_rows(client) for client in range(self.num_clients)),
+            kappa=self.hidden_plan.kappa,
+        )
+
+    @property
+    def max_lying_receivers(self) -> int:
+        """T, or 0 where the agreement says that clients are honest: so many values of a check may be lies."""
+        honest = self.hidden is not None and self.hidden.settings.honest_clients
+        return 0 if honest else self.max_colluders
 
     def coded_rows(self, client: int) -> int:
         """How many rows a client's coded data set has: about 1/K of its own."""
@@ -264,9 +312,10 @@ class Session:
 
     def held_out(self, client: int) -> int:
         """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""
-        share = 0.0 if self.hidden is None else self.hidden.settings.validation_share
-        whole = self.client_rows[client] // self.num_shards
-        return min(whole - 1, int(share * whole)) if whole else 0
+        if self.hidden is None:
+            return 0
+        share = self.hidden.settings.validation_share
+        return held_out_rows(self.client_rows[client], self.num_shards, share)
 
     @cached_property
     def _drawn(self) -> tuple[int, ...]:

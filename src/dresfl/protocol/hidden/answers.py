@@ -1,6 +1,6 @@
 """A client's answer to a hop, byte by byte, and the key that its pad is made from.
 
-    round u32 | hop u16 | chain 32 | tag 16 | key residues (M,6) | residues (M,E), all as the field packs them
+    round u32 | hop u16 | chain 32 | tag 16 | key residues (M,12) | residues (M,E), all as the field packs them
 
 The chain says what the client has seen published so far; an answer with another chain than the coordinator's counts as
 none. The tag is a hash of the pad's key, the same at all honest clients. `check` says what the key is for.
@@ -11,11 +11,10 @@ import struct
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import MessageError
-from dresfl.field import ResidueSystem, Residues
+from dresfl.field import Residues, ResidueSystem
 
 from ..session import Session
 from .check import KEY_WORDS
@@ -35,7 +34,7 @@ class HopAnswer:
     client: int
     position: Position
     tag: bytes
-    key: Tensor  # (M,KEY_WORDS)
+    key: Tensor  # (M,2·KEY_WORDS)
     residues: Residues  # (M,E)
 
     def __repr__(self) -> str:
@@ -51,7 +50,7 @@ class HopAnswer:
     def size(session: Session, hop: Hop) -> int:
         """The bytes of an answer to a hop."""
         field = session.field
-        return _HEAD.size + len(field.moduli) * (KEY_WORDS + num_values(hop)) * field.residue_bytes
+        return _HEAD.size + len(field.moduli) * (2 * KEY_WORDS + num_values(hop)) * field.residue_bytes
 
     @staticmethod
     def position_of(data: bytes | memoryview) -> Position:
@@ -68,14 +67,14 @@ class HopAnswer:
             raise MessageError(f"an answer to a hop has {cls.size(session, hop)} bytes, {len(data)} came")
         field, view = session.field, memoryview(data)
         round_number, number, chain, tag = _HEAD.unpack_from(data)
-        key_end = _HEAD.size + len(field.moduli) * KEY_WORDS * field.residue_bytes
-        key = field.unpack(view[_HEAD.size : key_end], (KEY_WORDS,))
+        key_end = _HEAD.size + len(field.moduli) * 2 * KEY_WORDS * field.residue_bytes
+        key = field.unpack(view[_HEAD.size : key_end], (2 * KEY_WORDS,))
         residues = field.checked(view[key_end:], (num_values(hop),))
         return cls(client, Position(round_number, number, chain), tag, key, residues)
 
 
 def pad_key(field: ResidueSystem, words: Tensor) -> bytes:
-    """The key of all clients' pads of a hop, from Q (M,k,KEY_WORDS)."""
+    """The key of all clients' pads of a hop, from Q (M,K+1,KEY_WORDS)."""
     return hashlib.sha256(b"dresfl hidden pad" + field.pack(words)).digest()
 
 
@@ -87,5 +86,3 @@ def pad_label(label: bytes, client: int) -> bytes:
 def tag_of(key: bytes, label: bytes) -> bytes:
     """What everybody may know of a pad's key."""
     return hashlib.sha256(b"dresfl hidden tag" + label + key).digest()[:TAG]
-
-

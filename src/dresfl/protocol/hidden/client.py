@@ -10,9 +10,9 @@ An answer leaves only after `keep` has written down where the client stands. So 
 with different bytes, and never goes back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from .check import KEY_WORDS, check_confirmed, check_values, repetitions
 from .ledger import History, Ledger, Position, WeightBroadcast
 from .plan import Hop
 from .published import cut, final_weights, num_values, opened_integers, split, unpack_published
+from .seeds import KEPT
+from .start import signatures_needed
 
 Coded = tuple[Tensor, Tensor]  # inputs (M,1,B,F) and targets (M,1,B,C): a client's shares of rows
 
@@ -47,14 +49,17 @@ class Seeds(Protocol):
     def of(self, round_number: int) -> Mapping[int, SecretSeed]:
         """The seeds of a round, by their number."""
 
+    def forget(self, round_number: int) -> None:
+        """Forget the seeds of all rounds before this one."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a client writes down before an answer leaves it: it never answers anything earlier, or the same otherwise."""
+    """What a client writes down before an answer leaves it. It answers nothing earlier, and no hop twice."""
 
     position: Position
-    check: bytes = b""  # the packed check value of the hop before; empty: there is none
+    check: bytes = b""  # the packed check values of the round, or of the round before; empty: there are none
     stopped: str = ""  # why this client takes no further part in the run; empty: it does
 
 
@@ -76,22 +81,31 @@ class HiddenClient:
         self,
         session: Session,
         index: int,
-        run: bytes,
         rows: CodedRows,
         seeds: Seeds,
         keep: Callable[[Progress], None] = lambda progress: None,
         kept: Progress | None = None,
     ) -> None:
-        """run: the run digest. keep: writes down, for good when it returns. kept: what an earlier process wrote down."""
-        if kept is not None and kept.stopped:
-            raise Refused(f"this client has left the run for good: {kept.stopped}", "begin a new run")
-        self.session, self.index, self._run = session, index, run
+        """keep: writes down, for good when it returns. kept: what an earlier process of this client wrote down."""
+        self.session, self.index, self._run = session, index, session.run
         self._plan, self._field = session.hidden_plan, session.field
         self._rows, self._seeds, self._keep, self._kept = rows, seeds, keep, kept
+        self._refuse_if_stopped()
+        self._started = kept is not None  # an earlier process has answered
         self._at = session.code.public_matrix[:, index]  # (M,K): ℓ_k(α_i) of polynomials through values at the β
         self._one_kth = self._field.inverse(self._field.embed(torch.tensor([session.num_shards])))  # (M,1)
-        start = self._field.embed(self._plan.initial_weights(session.stream)).unsqueeze(1)  # (M,1,P): W_0 is public
-        self._restart(Ledger(self._plan, run), start, start)
+        self._model: Tensor | None = None
+        self._check: Tensor | None = None  # (M,2S): d of hops that open shards, and of those that open sums
+        self._own: Tensor | None = None  # (M,S'): d of the last hop, for the other clients
+        tries = self._plan.num_hops * max(1, session.num_clients // session.recovery_threshold)
+        self._repetitions = repetitions(self._field.moduli, tries, confirmed=False)
+        self._confirmations = repetitions(self._field.moduli, tries, confirmed=True)
+        self._hidden: _HiddenHop | None = None
+        self._program: Generator[list[Any], Sequence[Any], Tensor]
+        self._products: list[Any]
+        self.ledger = Ledger(self._plan, self._run)
+        self._weights = self._previous = self._start()  # states (M,1,P + carried)
+        self._restart(self.ledger, self._weights, self._previous)
 
     def __repr__(self) -> str:
         return f"HiddenClient({self.index}, {self.ledger.position.order}, <redacted>)"
@@ -109,6 +123,23 @@ class HiddenClient:
         """Whether an earlier process of this client was further: it then has to catch up before it can answer."""
         return self._kept is not None and self.ledger.position.order < self._kept.position.order
 
+    @property
+    def holds_check(self) -> bool:
+        """Whether this client has the check values without which it must be silent in the next hop."""
+        return not self.behind and (self.ledger.at_start or self._check is not None)
+
+    # -- the start -------------------------------------------------------------------------------------------------
+
+    def start(self, signed: int) -> None:
+        """The run may begin: so many clients, this one among them, have signed the run digest (`start`).
+
+        Without it a coordinator could play two runs with two groups of clients, and open two models of one sharing.
+        """
+        needed = signatures_needed(self.session.num_clients, self.session.max_colluders)
+        if signed < needed:
+            raise MessageError(f"{signed} clients have signed the start of the run, {needed} must")
+        self._started = True
+
     # -- a hop -----------------------------------------------------------------------------------------------------
 
     def answer(self) -> HopAnswer | None:
@@ -117,10 +148,11 @@ class HiddenClient:
         It is silent while it has no check value of the hop before, which it did not take part in, and at the end.
         The same bytes come again for as long as the hop is not published.
         """
+        self._refuse_if_stopped()
         ledger = self.ledger
-        if ledger.ended or self.behind:
+        if ledger.ended or self.behind or not self._started:
             return None
-        if ledger.after_total is not None and (self._check is None or not self._is_confirmed):
+        if not ledger.at_start and (self._check is None or not self._is_confirmed):
             return None
         if self._kept is not None and self._kept.position.order == ledger.position.order:
             if self._kept.position.chain != ledger.chain:
@@ -132,7 +164,7 @@ class HiddenClient:
             self._kept = Progress(ledger.position, b"" if self._check is None else self._field.pack(self._check))
             self._keep(self._kept)
         hidden, label = self._hidden_hop(), ledger.label(b"pad")
-        words = self._key_words()  # Q (M,k,KEY_WORDS)
+        words = self._key_words()
         key = pad_key(self._field, words)
         pad = self._masks.pad(key, pad_label(label, self.index), hidden.blinded.shape[1])
         padded = self._field.add(hidden.blinded, pad)
@@ -143,9 +175,10 @@ class HiddenClient:
 
         After an alarm this client takes no further part in the run.
         """
-        data, hop = bytes(published), self.ledger.current
+        self._refuse_if_stopped()
         if self.ledger.ended or self.behind:
             raise MessageError("a hop was published after the end, or before this client has caught up")
+        data, hop = bytes(published), self.ledger.current
         residues = unpack_published(self.session, hop, data)  # (M,k,E)
         try:
             self._take(hop, data, residues)
@@ -153,13 +186,17 @@ class HiddenClient:
             self._stop(str(alarm))
             raise
 
+    def _refuse_if_stopped(self) -> None:
+        if self._kept is not None and self._kept.stopped:
+            raise Refused(f"this client has left the run for good: {self._kept.stopped}", "begin a new run")
+
     def _stop(self, reason: str) -> None:
         self._kept = Progress(self.ledger.position, stopped=reason)
         self._keep(self._kept)
 
     def _take(self, hop: Hop, data: bytes, residues: Tensor) -> None:
         field, hidden = self._field, self._hidden_hop()
-        going_on: list[object] = []
+        going_on: list[Any] = []
         loss: int | None = None
         for item, part, high in zip(hop.items, split(hop, residues), hidden.highs, strict=True):
             if high is None:
@@ -173,19 +210,20 @@ class HiddenClient:
             going_on.append(field.sub(here, high).unsqueeze(1))  # (M,1,count)
         hat = self._scaled(residues[:, 0]) if hop.total else self._evaluate(residues)  # û at the own point (M,E)
         if self.ledger.final:
-            self._model = final_weights(self.session, going_on[0])  # type: ignore[arg-type]
+            self._model = final_weights(self.session, going_on[0])
         else:
             self._go_on(going_on)
+        first = self.ledger.hop == 0
         self.ledger.advance(data, loss)
         self._hidden = None
-        self._check = self._check_values(b"rho", field.sub(hidden.values, hat), confirmed=False)
+        self._add_check(self._check_values(b"rho", field.sub(hidden.values, hat), confirmed=False), first, hop.total)
         if self._plan.settings.check == "C":
             self._own = self._check_values(b"confirm", field.sub(hidden.blinded, hat), confirmed=True)
             self._is_confirmed = False
         if self.ledger.hop == 0:
             self._begin_round()
 
-    def _go_on(self, values: list[object]) -> None:
+    def _go_on(self, values: Sequence[Any]) -> None:
         """Send the values into the round's program: it makes the next products, or the new weights."""
         try:
             self._products = self._program.send(values)
@@ -205,19 +243,43 @@ class HiddenClient:
 
     @property
     def check_value(self) -> Tensor | None:
-        """(M,S): what this client tells the other clients, sealed, of the hop that was published last; check C alone."""
+        """(M,S): what this client tells the others, sealed, of the hop published last. None without check C."""
         return self._own
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether check C has nothing against the hop that was published last. With check A alone it never has."""
+        return self._is_confirmed
+
+    def sealed_check(self) -> bytes | None:
+        """`check_value` for the other clients, under words that all clients know and nobody else does."""
+        if self._own is None:
+            return None
+        return self._field.pack(self._field.add(self._own, self._check_seal(self.index)))
+
+    def opened_check(self, client: int, sealed: bytes | memoryview) -> Tensor:
+        """Another client's check value. MessageError if it has another form."""
+        found = self._field.unpack(sealed, (self._confirmations,))
+        return self._field.sub(found, self._check_seal(client))
+
+    def _check_seal(self, client: int) -> Tensor:
+        label = self.ledger.after_label(b"confirm seal" + client.to_bytes(2, "little"))
+        return self._masks.common(label, self._confirmations)
 
     def confirm(self, values: Mapping[int, Tensor]) -> None:
         """All clients' check values of the hop that was published last. MessageError: it was not published truly."""
         if self._is_confirmed:
             return
+        self._refuse_if_stopped()
         hop_was_total, session = bool(self.ledger.after_total), self.session
         agreeing = session.recovery_threshold + session.max_colluders
+        if self._own is None:
+            raise MessageError("there is nothing to confirm")
+        together = {**values, self.index: self._own}
         try:
-            check_confirmed(session.code, values, total=hop_was_total, agreeing=agreeing)
+            check_confirmed(session.code, together, self.index, total=hop_was_total, agreeing=agreeing)
         except MessageError as error:
-            if len(values) >= agreeing:
+            if len(together) >= agreeing:
                 self._stop(str(error))
                 raise HeadroomAlarm(str(error), "nothing more is sent in this run") from error
             raise
@@ -227,15 +289,20 @@ class HiddenClient:
 
     def _restart(self, ledger: Ledger, weights: Tensor, previous: Tensor) -> None:
         self.ledger, self._weights, self._previous = ledger, weights, previous
-        self._model: Tensor | None = None
-        self._check: Tensor | None = None  # d (M,S) of the hop before
-        self._own: Tensor | None = None
-        self._is_confirmed = ledger.after_total is None or self._plan.settings.check != "C"
+        self._model = self._check = self._own = None
+        self._is_confirmed = ledger.at_start or self._plan.settings.check != "C"
         self._begin_round()
+
+    def _start(self) -> Tensor:
+        """W_0 (M,1,P), which is public: every client's share of it is the weights themselves."""
+        return self._field.embed(self._plan.initial_weights(self.session.stream)).unsqueeze(1)
 
     def _begin_round(self) -> None:
         ledger = self.ledger
-        self._hidden: _HiddenHop | None = None
+        self._hidden = None
+        if self.behind:
+            return  # it has to catch up first, and has no seeds of so early a round any more
+        self._seeds.forget(ledger.round_number - KEPT)
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:
             return
@@ -294,61 +361,75 @@ class HiddenClient:
 
     def _check_values(self, purpose: bytes, difference: Tensor, *, confirmed: bool) -> Tensor:
         """d of the hop that was published last; factors are labelled by the chain after it."""
-        count, size = repetitions(self._field.moduli, confirmed=confirmed), difference.shape[1]
-        label = self.ledger.after_label(purpose)
-        flat = self._masks.public(label, count * size) if confirmed else self._masks.common(label, count * size)
+        count, size = self._confirmations if confirmed else self._repetitions, difference.shape[1]
+        label, masks = self.ledger.after_label(purpose), self._masks
+        flat = masks.pad(label, b"factors", count * size) if confirmed else masks.common(label, count * size)
         return check_values(self._field, flat.view(-1, count, size), difference)
 
+    def _add_check(self, values: Tensor, first: bool, total: bool) -> None:
+        """Add a hop's d (M,S) to those of its round. Without those of the round so far there are none."""
+        nothing = torch.zeros_like(values)
+        both = self._field.concat((nothing, values) if total else (values, nothing), 1)  # (M,2S)
+        if first:
+            self._check = both
+        elif self._check is not None:
+            self._check = self._field.add(self._check, both)
+
     def _key_words(self) -> Tensor:
-        """Q (M,k,KEY_WORDS): one for each β; after a hop that opened sums alone: one."""
-        shards = 1 if self.ledger.after_total else self.session.num_shards
-        return self._masks.common(self.ledger.label(b"key"), shards * KEY_WORDS).view(-1, shards, KEY_WORDS)
+        """Q (M,K+1,KEY_WORDS): a part for each β, and one that is read as a sum."""
+        parts = self.session.num_shards + 1
+        return self._masks.common(self.ledger.label(b"key"), parts * KEY_WORDS).view(-1, parts, KEY_WORDS)
 
     def _key_share(self, words: Tensor) -> Tensor:
-        """This client's share (M,KEY_WORDS) of Q + χ·d."""
-        field, ledger, total = self._field, self.ledger, bool(self.ledger.after_total)
-        share = self._scaled(words[:, 0]) if total else self._evaluate(words)
-        share = field.add(share, self._masks.zeros(ledger.label(b"key zeros"), KEY_WORDS, total=total))
-        if self._check is None:
-            return share
-        count = self._check.shape[1]
-        chi = self._masks.common(ledger.label(b"chi"), count * KEY_WORDS).view(-1, count, KEY_WORDS)
-        return field.add(share, field.matmul(self._check.unsqueeze(1), chi)[:, 0])
+        """This client's share (M,2·KEY_WORDS) of Q + χ·d."""
+        field, label, masks = self._field, self.ledger.label, self._masks
+        each, last = self._evaluate(words[:, :-1]), self._scaled(words[:, -1])
+        each = field.add(each, masks.zeros(label(b"key zeros"), KEY_WORDS, total=False))
+        last = field.add(last, masks.zeros(label(b"key sums"), KEY_WORDS, total=True))
+        if self._check is not None:
+            count = self._repetitions
+            chi = masks.common(label(b"chi"), 2 * count * KEY_WORDS).view(-1, 2, count, KEY_WORDS)
+            of_each, of_sums = self._check[:, :count], self._check[:, count:]
+            each = field.add(each, field.matmul(of_each.unsqueeze(1), chi[:, 0])[:, 0])
+            last = field.add(last, field.matmul(of_sums.unsqueeze(1), chi[:, 1])[:, 0])
+        return field.concat((each, last), 1)
 
     # -- coming back -----------------------------------------------------------------------------------------------
 
     def catch_up(self, history: History) -> None:
         """Take over where the run stands, from what was published while this client was away.
 
-        Refused if the run would go back behind what this client has answered.
+        Refused if the run would go back behind what this client has answered, or goes another way than it did then.
         """
+        self._refuse_if_stopped()
         ledger = Ledger.resume(self._plan, self._run, history.weights, history.after)
-        start = self._field.embed(self._plan.initial_weights(self.session.stream)).unsqueeze(1)
+        start = self._start()
         found = [start, start, *(self._weights_after(broadcast, history) for broadcast in history.weights)]
         if len(history.weights) != min(2, ledger.round_number) and not ledger.final:
             raise MessageError(f"{len(history.weights)} weight broadcasts came for round {ledger.round_number}")
         kept, self._kept = self._kept, None  # what is replayed is behind what was answered
         try:
             self._restart(ledger, found[-1], found[-2])
+            self._compare_chain(kept)
             for published in history.hops:
                 self.receive(published)
+                self._compare_chain(kept)
         finally:
             self._kept = kept if self._kept is None else self._kept
-        self._compare(kept)
-
-    def _compare(self, kept: Progress | None) -> None:
-        """Hold the own records against where the run is said to stand."""
-        position = self.ledger.position
-        if kept is None or kept.position.order < position.order:
+        if kept is None or kept.position.order < self.ledger.position.order:
             return
-        if kept.position.order > position.order:
+        if kept.position.order > self.ledger.position.order:
             raise Refused("the run is told to go back behind what this client has answered", "an old state is replayed")
-        if kept.position.chain != position.chain:
-            raise Refused("this client has answered in another course of the run", "two courses are told to clients")
         self._is_confirmed = True  # else it would not have answered
         if kept.check and self._check is None:
-            count = repetitions(self._field.moduli, confirmed=False)
-            self._check = self._field.unpack(kept.check, (count,))
+            self._check = self._field.unpack(kept.check, (2 * self._repetitions,))
+
+    def _compare_chain(self, kept: Progress | None) -> None:
+        """Where this client has answered, the chain must be what it was. Else it is told two courses of the run."""
+        position = self.ledger.position
+        if kept is not None and kept.position.order == position.order and kept.position.chain != position.chain:
+            self._stop("two courses of the run were told")
+            raise Refused("this client has answered in another course of the run", "two courses are told to clients")
 
     def _weights_after(self, broadcast: WeightBroadcast, history: History) -> Tensor:
         """The state (M,1,P + carried) after a weight broadcast, from its published sums and the own masks."""

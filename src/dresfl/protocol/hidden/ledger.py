@@ -105,13 +105,18 @@ class Ledger:
         self.hop = 0
         self.chain = self.weights_digest = _hash(b"dresfl hidden run", run)
         self.losses: tuple[int, ...] = ()
-        self.after_total: bool | None = None  # whether the hop before opened sums alone; None: there was none
+        self.after_total = False  # whether the hop before opened sums alone
         self.final = False  # the next hop opens the final weights
         self.ended = False
 
     @property
     def position(self) -> Position:
         return Position(self.round_number, self.hop, self.chain)
+
+    @property
+    def at_start(self) -> bool:
+        """Whether nothing was published yet."""
+        return self.round_number == self.hop == 0
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -172,7 +177,9 @@ class Ledger:
             self.ended = self.plan.settings.trial  # a trial opens losses alone
 
     @classmethod
-    def resume(cls, plan: HiddenPlan, run: bytes, weights: Sequence[WeightBroadcast], after: Iterable[bytes]) -> "Ledger":
+    def resume(
+        cls, plan: HiddenPlan, run: bytes, weights: Sequence[WeightBroadcast], after: Iterable[bytes]
+    ) -> "Ledger":
         """The ledger after the last of these weight broadcasts and what followed it in its round (`History`).
 
         MessageError if they do not fit together. Whether they are true shows when the chain meets that of others.

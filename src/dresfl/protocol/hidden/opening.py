@@ -17,11 +17,12 @@ from torch import Tensor
 from dresfl.coding import locate_errors
 from dresfl.errors import HeadroomAlarm, MessageError
 from dresfl.field import FACTOR_BITS, Factors, unpacked
-from dresfl.masking import pad_words
+from dresfl.masking import pad
 
 from ..random_factors import largest_probability, least_combinations
 from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
+from .check import KEY_WORDS
 from .ledger import Ledger
 from .published import num_values, opened_integers, split, unpack_published
 
@@ -43,7 +44,6 @@ class HopOpening:
     def __init__(self, session: Session, ledger: Ledger) -> None:
         self._session, self._plan = session, session.hidden_plan
         self._hop, self._position, self._label = ledger.current, ledger.position, ledger.label(b"pad")
-        self._key_total = bool(ledger.after_total)
         self._answers: dict[int, HopAnswer] = {}
         self._tried = 0
 
@@ -92,9 +92,10 @@ class HopOpening:
             return None
         honest = [client for client in clients if client not in false_keys]
         first = honest[:threshold]
-        shares = torch.stack([keys[client] for client in first], 1)  # (M,R,KEY_WORDS)
-        words = code.decode_sum(shares, first).unsqueeze(1) if self._key_total else code.decode(shares, first)
-        key = pad_key(session.field, words)
+        shares = torch.stack([keys[client] for client in first], 1)  # (M,R,2·KEY_WORDS)
+        each = code.decode(shares[:, :, :KEY_WORDS].contiguous(), first)  # (M,K,KEY_WORDS)
+        last = code.decode_sum(shares[:, :, KEY_WORDS:].contiguous(), first)  # (M,KEY_WORDS)
+        key = pad_key(session.field, session.field.concat((each, last.unsqueeze(1)), 1))
         tag = tag_of(key, self._label)
         honest = [client for client in honest if self._answers[client].tag == tag]
         if len(honest) < agreeing:
@@ -112,13 +113,13 @@ class HopOpening:
     def _unpadded(self, key: bytes, client: int) -> Tensor:
         """A client's answer (M,E) without its pad."""
         field, residues = self._session.field, unpacked(self._answers[client].residues)
-        pad = pad_words(field, key, pad_label(self._label, client), residues.shape[1])
-        return field.sub(residues.to(field.device, field.dtype), pad)
+        padding = pad(field, key, pad_label(self._label, client), residues.shape[1])
+        return field.sub(residues.to(field.device, field.dtype), padding)
 
     def _sums(self, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Sums of each client's values with secret factors, (M,t): they lie on polynomials if the values do."""
         field = self._session.field
-        count = least_combinations(1, largest_probability(field.moduli[0]))
+        count = least_combinations(self._plan.num_hops, largest_probability(field.moduli[0]))
         words = np.frombuffer(secrets.token_bytes(4 * count * num_values(self._hop)), dtype=np.uint32)
         factors: Factors = (words >> (32 - FACTOR_BITS)).astype(np.int32).reshape(count, -1)
         sums = {client: field.weighted_sums(residues, factors) for client, residues in values.items()}
@@ -135,10 +136,9 @@ class HopOpening:
 
     def _decode(self, values: Mapping[int, Tensor], survivors: list[int]) -> bytes:
         """What is published: u at every β, or its sum, packed."""
-        code = self._session.code
-        chosen = torch.stack([values[client] for client in survivors], 1)  # (M,R,E)
-        opened = code.decode_sum(chosen, survivors).unsqueeze(1) if self._hop.total else code.decode(chosen, survivors)
-        return self._session.field.pack(opened)
+        code, field = self._session.code, self._session.field
+        matrix = code.sum_decoder(survivors).unsqueeze(1) if self._hop.total else code.decoding_matrix(survivors)
+        return field.pack(field.combine(matrix, [values[client] for client in survivors]))  # (M,K,E) or (M,1,E)
 
 
 def loss_of(session: Session, ledger: Ledger, published: bytes) -> int | None:

@@ -195,7 +195,7 @@ class HiddenPlan:
 
     @cached_property
     def _validation(self) -> tuple[Hop, ...]:
-        return self._planned(self.program.validation_products(self.validation_rows))
+        return self._planned(self.program.validation_products(self.validation_rows), validation=True)
 
     @cached_property
     def final_hop(self) -> Hop:
@@ -203,12 +203,12 @@ class HiddenPlan:
         size, bits = self.network.num_parameters, self.settings.weight_bits + MARGIN
         return Hop((Item("weights", size, None, bits, total=False, alike=True),), total=False)
 
-    def _planned(self, hops: list[list[Product[Outline]]]) -> tuple[Hop, ...]:
+    def _planned(self, hops: list[list[Product[Outline]]], *, validation: bool = False) -> tuple[Hop, ...]:
         found = []
         for products in hops:
             items = tuple(self._item(product) for product in products)
-            moves = items[0].total and items[0].shift is not None
-            found.append(Hop(items, items[0].total, moves, items[0].total and not moves))
+            total, clear = items[0].total, items[0].shift is None
+            found.append(Hop(items, total, moves_weights=total and not validation, opens_loss=validation and clear))
         return tuple(found)
 
     def _item(self, product: Product[Outline]) -> Item:
@@ -282,7 +282,7 @@ class HiddenPlan:
     def real_loss(self, loss: int) -> float:
         """The mean of ‖e‖² over the validation's rows, from the opened integer."""
         rows = max(1, self.validation_rows * self.parameters.num_shards)
-        return loss / 2.0**self.program.loss_scale / rows
+        return loss / 2.0 ** self.program.loss_scale(self.validation_rows) / rows
 
     def stops(self, losses: Sequence[int]) -> bool:
         """Whether the run ends after these validation losses: none of the last `patience` ones is a new best."""
@@ -391,6 +391,13 @@ class HiddenPlan:
         validations = sum(self.validates(number) for number in range(self.rounds)) if self.validation_rows else 0
         found = masked(self._first) + (self.rounds - 1) * masked(self._later)
         return found + (validations * masked(self._validation) if validations else 0)
+
+    @cached_property
+    def num_hops(self) -> int:
+        """Hops of the whole run."""
+        validations = sum(self.validates(number) for number in range(self.rounds))
+        found = len(self._first) + (self.rounds - 1) * len(self._later) + 1
+        return found + (validations * len(self._validation) if validations else 0)
 
     @property
     def security_bits(self) -> float:

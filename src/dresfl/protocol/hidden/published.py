@@ -29,7 +29,7 @@ def centre(num_masks: int, shift: int) -> int:
     >>> centre(4, 3)
     -10
     """
-    return 2 ** (shift - 1) - num_masks * (2**shift - 1) // 2
+    return (1 << (shift - 1)) - num_masks * ((1 << shift) - 1) // 2
 
 
 def num_values(hop: Hop) -> int:
@@ -77,21 +77,19 @@ def cut(field: ResidueSystem, item: Item, published: Tensor, num_masks: int, kap
 
 
 def opened_integers(field: ResidueSystem, published: Tensor) -> list[int]:
-    """The integers of an item that is opened as it is, from (M,1,count) or (M,K,count) with K equal copies."""
-    first = published[:, :1]
-    if not bool((published == first).all()):
-        raise HeadroomAlarm("the shards' copies of an opened value differ", "the hop was not published truly")
-    return field.lift_exact(first[:, 0])
+    """The integers of an item that is opened as it is, from (M,k,count): those of one shard after the other."""
+    return field.lift_exact(published.flatten(1))
 
 
 def final_weights(session: Session, values: Sequence[int]) -> Tensor:
-    """(P,) int64: the weights that the last hop opened. HeadroomAlarm if they are no weights."""
-    if any(abs(value) >= WEIGHT_LIMIT for value in values):
+    """(P,) int64: the weights that the last hop opened, once for each shard. HeadroomAlarm if they are no weights."""
+    size = session.network.num_parameters
+    if len(values) != size * session.num_shards:
+        raise MessageError(f"{len(values)} weights were opened, the network has {size}")
+    copies = [values[start : start + size] for start in range(0, len(values), size)]
+    if any(copy != copies[0] for copy in copies) or any(abs(value) >= WEIGHT_LIMIT for value in copies[0]):
         raise HeadroomAlarm(
             "the opened model holds impossible weights",
             "a hop was not published truly, or clients answered falsely: see the log of the run",
         )
-    weights = torch.tensor(values, dtype=torch.int64)
-    if weights.numel() != session.network.num_parameters:
-        raise MessageError(f"{weights.numel()} weights were opened, the network has {session.network.num_parameters}")
-    return weights
+    return torch.tensor(copies[0], dtype=torch.int64)

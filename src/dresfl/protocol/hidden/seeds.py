@@ -12,6 +12,7 @@ from typing import NoReturn, final
 
 from dresfl.errors import StoreError
 from dresfl.field import SecretSeed
+from dresfl.masking.hidden_masks import ratcheted_seeds
 
 KEPT = 3  # rounds back: a client that replays the last round needs the weight broadcasts before it
 
@@ -43,7 +44,8 @@ class RunSeeds:
         last = max(r for r in self._rounds if r <= round_number)
         seeds = self._rounds[last]
         for _ in range(last, round_number):
-            seeds = {number: seed.ratchet() for number, seed in seeds.items()}
+            seeds = ratcheted_seeds(seeds, b"round")
+        self._rounds = {r: held for r, held in self._rounds.items() if r == self.first_round or r > round_number - KEPT}
         self._rounds[round_number] = seeds
         return seeds
 

@@ -3,14 +3,12 @@
 For tests, attacks and studies. Every share is dealt and kept in memory, so small data alone fits.
 """
 
-import hashlib
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, final
 
 from torch import Tensor
 
-from dresfl.errors import TooFewAnswers
+from dresfl.errors import TooFewAnswers, UsageError
 from dresfl.field import SecretSeed
 from dresfl.protocol import Client, MemoryTable, Session, held_set_ups, seeds_of
 from dresfl.protocol.hidden.archive import Archive
@@ -28,14 +26,17 @@ Absent = Callable[[int, int], Iterable[int]]  # round and hop -> the clients tha
 class HiddenFederation:
     """N clients and a coordinator that play hidden rounds. `play` opens one hop after another."""
 
-    def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]], run: bytes | None = None) -> None:
-        """data: each client's integer inputs (m,F) and targets (m,C). run: the run digest; None: a fresh one."""
+    def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """data: each client's integer inputs (m,F) and targets (m,C)."""
         self.session = session
-        self.run = hashlib.sha256(secrets.token_bytes(32)).digest() if run is None else run
         self.tables = _share(session, data)
         self.dealt = [seeds_of(held_set_ups(session, i, table)) for i, table in enumerate(self.tables)]
-        self.clients = [self.new_client(i) for i in range(session.num_clients)]
-        self.ledger = Ledger(session.hidden_plan, self.run)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the same run again, with the same seeds. Real clients never do that: it is for studies."""
+        self.clients = [self.new_client(i) for i in range(self.session.num_clients)]
+        self.ledger = Ledger(self.session.hidden_plan, self.session.run)
         self.published: list[Opened] = []
         self._archive = Archive()
         self.model: Tensor | None = None
@@ -46,17 +47,19 @@ class HiddenFederation:
     def new_client(self, index: int) -> HiddenClient:
         """A client as it is at the start of the run."""
         session, table = self.session, self.tables[index]
-        return HiddenClient(
-            session, index, self.run, TableRows(session, table), RunSeeds.begin(self.dealt[index], self.run)
-        )
+        seeds = RunSeeds.begin(self.dealt[index], session.run)
+        client = HiddenClient(session, index, TableRows(session, table), seeds)
+        client.start(session.num_clients)
+        return client
 
     def play(self, absent: Absent = lambda round_number, hop: ()) -> Tensor:
         """Play to the end; the opened weights (P,). absent: who does not answer which hop."""
         while not self.ledger.ended:
             self.play_hop(absent(*self.ledger.position.order))
-        if self.model is None:
-            raise TooFewAnswers("this run was a trial: it opens no weights")
-        return self.model
+        model = self.clients[0].model
+        if model is None:
+            raise UsageError("this run is a trial: it opens no weights")
+        return model
 
     def play_hop(self, absent: Iterable[int] = ()) -> Opened:
         """Open the next hop with the answers of all clients that are not absent. Everybody hears what is published."""
@@ -91,7 +94,7 @@ class HiddenFederation:
     def note(self, published: bytes) -> None:
         """Move the coordinator's own ledger on."""
         ledger, loss = self.ledger, loss_of(self.session, self.ledger, published)
-        if ledger.final:
+        if ledger.final and self.session.hidden_plan.settings.model_for == "everybody":
             self.model = final_weights(self.session, opened_weights(self.session, ledger, published))
         self._archive.note(ledger, published)
         ledger.advance(published, loss)

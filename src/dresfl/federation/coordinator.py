@@ -87,6 +87,8 @@ class Coordinator:
         """
         agreement.check_consent()
         agreement.check_masks()
+        if agreement.mode == "hidden" and settings.timing.on_shortage == "skip":
+            raise UsageError("a hidden round cannot be skipped", 'set on_shortage = "retry"')
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:
@@ -130,6 +132,11 @@ class Coordinator:
         """The training of the open mode, once the dealers are checked."""
         rounds = self._rounds
         return rounds.training if isinstance(rounds, OpenRounds) else None
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once the terms are settled."""
+        return None if self._running is None else self._running.session
 
     @property
     def rounds(self) -> Rounds | None:

@@ -74,9 +74,9 @@ def false_answers(modulus: int, hops: int) -> float:
 def false_dealers(moduli: Sequence[int], num_clients: int, deviating: int) -> float:
     """Shares of some dealer are on no polynomial modulo some prime, and pass (`dealer_check`)."""
     once = largest_probability(min(moduli))
-    sets, missed = math.comb(num_clients, deviating) * coin_choices(num_clients), 2 * once - once * once
-    passing = -least_combinations(sets, missed) * math.log2(missed) - math.log2(sets)
-    return passing - math.log2(num_clients * len(moduli))
+    sets = math.comb(num_clients, deviating) * coin_choices(num_clients) * num_clients * len(moduli)
+    missed = 2 * once - once * once
+    return -least_combinations(sets, missed) * math.log2(missed) - math.log2(sets)
 
 
 def false_ranges(modulus: int, num_clients: int, squares: int, sums: int, factor_bits: int) -> float:

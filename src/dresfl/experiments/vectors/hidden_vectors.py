@@ -227,12 +227,11 @@ def _refused(
 ) -> list[dict[str, str]]:
     """First hops that a client must not go on from. `expected`: it refuses the message, or leaves the run for good."""
     largest = (min(session.field.moduli)).to_bytes(3, "little")
-    first = session.field.moduli[0]
     bad = [
         ("too short", published[:-1], "refused"),
         ("too long", published + b"\0", "refused"),
         ("a residue that is its modulus", largest + published[3:], "refused"),
-        ("a residue that is another", _moved(published, first), "leaves"),
+        ("values far out of their range", _moved(session, published), "leaves"),
     ]
     found = []
     for what, data, expected in bad:
@@ -247,7 +246,8 @@ def _refused(
     return found
 
 
-def _moved(published: bytes, modulus: int) -> bytes:
-    """The first residue plus a half of its modulus: the integer that it belongs to is then far out of range."""
-    residue = (int.from_bytes(published[:3], "little") + modulus // 2) % modulus
-    return residue.to_bytes(3, "little") + published[3:]
+def _moved(session: Session, published: bytes) -> bytes:
+    """The same values of the first hop minus a quarter of the modulus."""
+    field = session.field
+    count = len(published) // (len(field.moduli) * field.residue_bytes)
+    return field.pack(field.add_integer(field.unpack(published, (count,)), -(field.modulus // 4)))

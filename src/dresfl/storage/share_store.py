@@ -64,6 +64,7 @@ from .hidden_state import (
 )
 from .set_up_file import NAME as SET_UP
 from .share_table import DiskTable, unfinished
+from .sum_notes import SUMS
 
 _log = logging.getLogger(__name__)
 
@@ -506,7 +507,7 @@ def _is_hex(text: str) -> bool:
 
 def _dealt(folder: Path) -> list[Path]:
     """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
-    kept = _CLAIM, _VERDICT, RUNS
+    kept = _CLAIM, _VERDICT, RUNS, SUMS
     files = [path for path in folder.iterdir() if path.suffix not in (".answered", HOP) and path.name not in kept]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from dresfl.federation.actions import Log
 from dresfl.protocol import accuracy_counts
 
 from .setting import hidden
@@ -80,7 +79,9 @@ def test_a_bad_row_excludes_its_dealer_and_the_run_goes_on(monkeypatch):
 
     setting = hidden(5, trusted_dealers=False)
     marked = setting.rows[2][0][:2].view(2, 1, 3)  # the first slice of client 2
-    monkeypatch.setattr(BitLayout, "encode", lambda self, rows: wrong(self, rows) if rows.shape == (2, 1, 5) else right(self, rows))
+    monkeypatch.setattr(
+        BitLayout, "encode", lambda self, rows: wrong(self, rows) if rows.shape == (2, 1, 5) else right(self, rows)
+    )
     world = World(5, setting)
     world.schedule = dataclasses.replace(world.schedule, faults=0, patient=True, slow=None)
     world.faults_left = 0

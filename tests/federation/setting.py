@@ -1,6 +1,8 @@
 """A small federation to play with: everybody's keys and rows, the agreement, and the weights that must come out."""
 
 import functools
+import random
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +10,17 @@ import torch.nn.functional as F
 from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Layer, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Session, Training, row_bytes
+from dresfl.protocol import Session, Training, held_set_ups, row_bytes, seeds_of
+from dresfl.protocol.hidden.client import HiddenClient
+from dresfl.protocol.hidden.coded_rows import TableRows
+from dresfl.protocol.hidden.ledger import Ledger
+from dresfl.protocol.hidden.opening import HopOpening, loss_of
+from dresfl.protocol.hidden.seeds import RunSeeds
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import Identity, Roster
+
+from .memory_store import Disk, MemoryStore
 
 OPTIMIZER = Optimizer(method="momentum", learning_rate=0.05, schedule="constant")
 SLICE_ROWS = 2
@@ -20,7 +30,14 @@ ROW_COUNTS = (3, 2, 5, 2, 4, 3)
 class Setting:
     """Keys, rows, agreement. Nothing in it changes, so schedules share it."""
 
-    def __init__(self, layers: tuple[Layer, ...], num_clients: int, rounds: int, max_liars: int = 0) -> None:
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        num_clients: int,
+        rounds: int,
+        max_liars: int = 0,
+        hidden: HiddenSettings | None = None,
+    ) -> None:
         self.coordinator = Identity.create("coordinator")
         self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
         self.roster = Roster.create(self.coordinator, self.coordinator.card, [client.card for client in self.clients])
@@ -34,7 +51,10 @@ class Setting:
             batch_size=4,
             max_liars=max_liars,
             roster=self.roster.digest,
-            rows_can_be_computed="accepted",
+            rows_can_be_computed="accepted" if hidden is None else "",
+            mode="open" if hidden is None else "hidden",
+            hidden=hidden,
+            optimizer=None if hidden is None else OPTIMIZER,
         )
         generator = torch.Generator().manual_seed(7)
         self.rows = []
@@ -44,7 +64,8 @@ class Setting:
             labels = torch.randint(classes, (count,), generator=generator)
             self.rows.append((inputs, F.one_hot(labels, classes).to(torch.int32)))
         self.session = make_session(self.agreement, tuple(len(inputs) for inputs, _ in self.rows), b"", b"")
-        self._states = {(): self.server().state()}
+        self._states = {} if hidden is not None else {(): self.server().state()}
+        self._models: dict[bytes, str] = {}
 
     @property
     def num_clients(self) -> int:
@@ -53,6 +74,10 @@ class Setting:
     @property
     def rounds(self) -> int:
         return self.agreement.rounds
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.agreement.mode == "hidden"
 
     @property
     def slice_bytes(self) -> int:
@@ -66,6 +91,12 @@ class Setting:
         """The weights of an undisturbed run in one process that steps in these rounds and leaves out the others."""
         return weights_sha256(self._state_after(stepped)["weights"])
 
+    def hidden_model(self, session: Session, disks: list[Disk]) -> str:
+        """The model of a run in one process, on the shares and seeds of these disks, with others missing each time."""
+        if session.run not in self._models:
+            self._models[session.run] = weights_sha256(_played(session, self.rows, disks))
+        return self._models[session.run]
+
     def _state_after(self, stepped: tuple[bool, ...]) -> dict[str, torch.Tensor]:
         if stepped not in self._states:
             server = self.server()
@@ -77,6 +108,43 @@ class Setting:
                 server.skip()
             self._states[stepped] = server.state()
         return self._states[stepped]
+
+
+def _played(session: Session, rows: list[tuple[torch.Tensor, torch.Tensor]], disks: list[Disk]) -> torch.Tensor:
+    """Play a hidden run in this process. In every hop, those are missing that may be, each time others."""
+    clients = []
+    for index, disk in enumerate(disks):
+        table, _ = MemoryStore(disk, rows[index], lambda: bytes(16)).table(session, index, look=False)
+        seeds = RunSeeds.begin(seeds_of(held_set_ups(session, index, table)), session.run)
+        client = HiddenClient(session, index, TableRows(session, table), seeds)
+        client.start(session.num_clients)
+        clients.append(client)
+    ledger, spare = Ledger(session.hidden_plan, session.run), session.num_clients - session.answers_needed
+    generator = random.Random(session.run)
+    while not ledger.ended:
+        opening, opened = HopOpening(session, ledger), None
+        for client in generator.sample(clients, len(clients) - spare):
+            answer = client.answer()
+            assert answer is not None
+            opened = opening.add(answer)
+        assert opened is not None
+        ledger.advance(opened.published, loss_of(session, ledger, opened.published))
+        for client in clients:
+            client.receive(opened.published)
+        values = {c.index: c.check_value for c in clients if c.check_value is not None}
+        for client in clients:
+            client.confirm(values)
+    model = clients[0].model
+    assert model is not None
+    return model
+
+
+@functools.cache
+def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, **settings: Any) -> Setting:
+    """A hidden run with S2: three must answer and agree, and one more where clients may lie."""
+    network: tuple[Layer, ...] = (Dense(2),) if layers == 1 else (Dense(2), Square(), Dense(2))
+    chosen = HiddenSettings(**{"schedule": "S2", "trusted_dealers": True, **settings})
+    return Setting(network, num_clients, rounds, hidden=chosen)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from typing import final
 
 from torch import Tensor
 
-from dresfl.errors import DresError, HeadroomAlarm, MessageError, Refused, UsageError
+from dresfl.errors import DresError, HeadroomAlarm, MessageError, Refused
 from dresfl.protocol import RoundRecord, Session, Task
 from dresfl.protocol.hidden.answers import HopAnswer
 from dresfl.protocol.hidden.archive import Archive, encode_history
@@ -104,8 +104,6 @@ class HiddenRounds(Rounds):
 
         keep_starts, keep_alarm: what puts these on the disk.
         """
-        if timing.on_shortage == "skip":
-            raise UsageError("a hidden round cannot be skipped", 'set on_shortage = "retry"')
         self._session, self._plan, self._timing = session, session.hidden_plan, timing
         self._attendance, self._roster, self._counters = attendance, roster, counters
         self._keep_starts, self._keep_alarm = keep_starts, keep_alarm
@@ -347,7 +345,10 @@ class HiddenRounds(Rounds):
         return self._help(client, follower, Standing.at(there, b"", holds_check=True, behind=False))
 
     def _publish(self, opened: OpenedHop, now: float) -> list[Action]:
-        """Write down what the hop opens, and only then let anybody see it."""
+        """Write down what the hop opens, and only then let anybody see it.
+
+        A round is recorded before its last hop is stored: after a crash in between it is recorded once more.
+        """
         ledger, waiting = self._ledger, self._waiting
         if waiting is None:
             raise RuntimeError("no hop is open")
@@ -357,7 +358,14 @@ class HiddenRounds(Rounds):
             self._move_on(opened.published)
         except HeadroomAlarm as alarm:
             return self._alarm(waiting, str(alarm))
-        actions: list[Action] = [StoreBroadcast(self._session.run, *position.order, opened.published, note)]
+        actions: list[Action] = []
+        if len(ledger.losses) > len(before):
+            actions.append(RecordLoss(position.round_number, self._plan.real_loss(ledger.losses[-1])))
+        if last and not was_final:
+            record = RoundRecord(position.round_number, "stepped", opened.survivors, liars=opened.liars)
+            actions.append(Record(record, len(waiting.opening.answered)))
+            self._attendance.next_round()
+        actions.append(StoreBroadcast(self._session.run, *position.order, opened.published, note))
         for liar in opened.liars:
             self._counters.liars += 1
             self._attendance.dropped[liar] = _LIED
@@ -367,12 +375,6 @@ class HiddenRounds(Rounds):
         message = Opened(*position.order, opened.published)
         for client in sorted(self._followers):
             actions += self._send_hop(client, message)
-        if len(ledger.losses) > len(before):
-            actions.append(RecordLoss(position.round_number, self._plan.real_loss(ledger.losses[-1])))
-        if last and not was_final:
-            record = RoundRecord(position.round_number, "stepped", opened.survivors, liars=opened.liars)
-            actions.append(Record(record, len(waiting.opening.answered)))
-            self._attendance.next_round()
         self._begin_to_confirm()
         if ledger.ended:
             self._waiting = None

@@ -54,7 +54,7 @@ def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
     config = load_config("digits", [*settings, f"federation.num_clients={clients}", 'dropout.model="none"'])
     with tempfile.TemporaryDirectory() as name:
         local = train(config, out=Path(name) / "local")
-        result = federate(Trial("digits", clients, settings=settings), Path(name) / "trial")
+        result = federate(Trial("digits", clients, settings=settings, mode="open"), Path(name) / "trial")
     return {
         "clients": clients,
         "grpc_seconds_per_round": result["seconds"] / rounds,
@@ -71,7 +71,7 @@ def measure_blinding(clients: int, rounds: int, turns: int = 3) -> dict[str, Any
     for _ in range(turns):
         for blinded in (True, False):
             with tempfile.TemporaryDirectory() as name:
-                result = federate(Trial("digits", clients, settings=settings, blinded=blinded), Path(name))
+                result = federate(Trial("digits", clients, settings=settings, blinded=blinded, mode="open"), Path(name))
             seconds[blinded].append(result["seconds"] / rounds)
             weights.add(result["weights_sha256"])
     medians = {blinded: statistics.median(values) for blinded, values in seconds.items()}
@@ -142,7 +142,7 @@ def measure_hidden(clients: int, rounds: int, schedule: str, round_trip: float) 
     """Rounds of 784-64-64-10 in the hidden mode, with every client a process, over links with a delay."""
     with tempfile.TemporaryDirectory() as name:
         layers = Dense(64), Square(), Dense(64), Square(), Dense(10)
-        settings = HiddenSettings(schedule=schedule)  # type: ignore[arg-type]
+        settings = HiddenSettings(schedule=schedule, trusted_dealers=True)  # type: ignore[arg-type]
         agreed = AgreementFile(
             rounds,
             AgreedModel(layers, (784,)),

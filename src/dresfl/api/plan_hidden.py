@@ -60,6 +60,7 @@ class HiddenCost:
     security_bits: float  # κ less the logarithm of those
     seeds: int  # the most that a client holds
     mask_seeds: int  # n: of so many the mask of one value is made
+    largest_rate: float  # at which guards stop a run that diverges before a value outgrows its mask
     momentum: float  # as it is used, a multiple of 1/128
     weight_bits: int
     validation_rows: int
@@ -144,6 +145,7 @@ def plan_hidden(
         security_bits=round(plan.security_bits, 1),
         seeds=held,
         mask_seeds=plan.num_masks,
+        largest_rate=plan.largest_rate,
         momentum=plan.momentum,
         weight_bits=plan.settings.weight_bits,
         validation_rows=plan.validation_rows,

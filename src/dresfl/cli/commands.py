@@ -14,10 +14,9 @@ from . import audit, display, flower, hidden_plan, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
-    from dresfl.api.simulate import Watcher
     from dresfl.experiments.config import RunConfig
     from dresfl.protocol import RoundRecord
-    from dresfl.storage.run_folder import Progress
+    from dresfl.storage.run_folder import Progress, Watcher
 
 app = typer.Typer(
     add_completion=False,

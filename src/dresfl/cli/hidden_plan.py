@@ -62,6 +62,7 @@ def _print_tables(planned: "HiddenCost") -> None:
         f"{planned.largest_bits} bits",
         "security": f"kappa {planned.kappa}; {planned.security_bits:g} bits are left after {planned.values_opened:,} "
         "values",
+        "learning rate": f"{planned.largest_rate:.3g} at most: up to there guards stop a run that diverges in time",
         "seeds": f"{planned.seeds} of each client; each mask is made of {planned.mask_seeds}",
         "shares": f"{display.bytes_text(planned.share_bytes_per_client)} at each client, for {planned.rows:,} rows",
         "range proofs": "none: dealers are trusted"

@@ -20,6 +20,7 @@ from . import display
 from .display import JsonOption
 
 if TYPE_CHECKING:
+    from dresfl.federation.agreement import Mode
     from dresfl.runtimes.log import Log
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This participant's configuration.")]
@@ -124,6 +125,7 @@ def federate_command(
     kill_coordinator: Annotated[
         bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
     ] = False,
+    mode: Annotated[str, typer.Option(help="hidden, or open: the weights of every round are seen.")] = "hidden",
     engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
@@ -132,7 +134,7 @@ def federate_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
     record: Annotated[
-        bool, typer.Option("--record", help="The agreement says: everybody writes down what it sees. Give --out, too.")
+        bool, typer.Option("--record", help="Open mode: everybody writes down what it sees. Give --out, too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -143,7 +145,12 @@ def federate_command(
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
-    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data, record=record)
+    if mode not in ("hidden", "open"):
+        raise UsageError(f"mode {mode!r} is not known", "use hidden or open")
+    chosen: Mode = "hidden" if mode == "hidden" else "open"
+    trial = Trial(
+        preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data, record=record, mode=chosen
+    )
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
         result = engines[engine](trial, folder, display.note)

@@ -27,13 +27,6 @@ from dresfl.quantize import Quantizer
 FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
 Mode = Literal["open", "hidden"]
-_NO_PROOFS = (
-    "in the hidden mode a client that deals one huge row could read weights off the hops that follow; rows are not "
-    "proved to be in range, and the agreement does not say that dealers are trusted"
-)
-_NO_PROOFS_HINT = (
-    "if all participants trust each other not to deal such rows, write trusted_dealers = true under [hidden]"
-)
 _SAMPLE_MODULI = (16777199, 16777213)  # mask sets depend on no modulus
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
@@ -118,12 +111,12 @@ class Agreement:
         return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
-        """Refuse to begin without everybody's consent to what the mode gives away, or relies on."""
-        if self.hidden is not None:
-            if not self.hidden.trusted_dealers:
-                raise UsageError(_NO_PROOFS, _NO_PROOFS_HINT)
-            return
-        if self.rows_can_be_computed != ACCEPTED:
+        """Refuse to begin in the open mode without everybody's consent to what it gives away.
+
+        The hidden mode gives nothing away before the end. There every dealer's rows are proved to be in range, unless
+        the agreement itself says that dealers are trusted.
+        """
+        if self.mode == "open" and self.rows_can_be_computed != ACCEPTED:
             raise UsageError(
                 "in the open mode every participant is sent weights from which rows of others can be computed, and the "
                 "agreement does not accept that",

@@ -134,6 +134,11 @@ class Coordinator:
         return rounds.training if isinstance(rounds, OpenRounds) else None
 
     @property
+    def session(self) -> Session | None:
+        """The session, once the terms are settled."""
+        return None if self._running is None else self._running.session
+
+    @property
     def rounds(self) -> Rounds | None:
         """The rounds of either mode, once the dealers are checked."""
         return self._rounds

@@ -36,7 +36,16 @@ from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
 from dresfl.storage.model_file import read_model
 
-from .grpc_trial import OPEN_MODE_NOTE, Faults, Trial, check_folder, trial_result, write_clients, write_trial
+from .grpc_trial import (
+    HIDDEN_MODE_NOTE,
+    OPEN_MODE_NOTE,
+    Faults,
+    Trial,
+    check_folder,
+    trial_result,
+    write_clients,
+    write_trial,
+)
 
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 60.0  # without a line in the log: then Flower is asked how the run stands
@@ -143,7 +152,7 @@ def _prepare(trial: Trial, folder: Path, note: Callable[[str], None]) -> tuple[P
     if trial.kill_coordinator:
         raise UsageError("a killed SuperLink takes the run with it", "kill the coordinator with --engine grpc")
     check_folder(folder)
-    note(OPEN_MODE_NOTE)
+    note(OPEN_MODE_NOTE if trial.mode == "open" else HIDDEN_MODE_NOTE)
     config, folder, port = trial.run_config(), folder.resolve(), _free_port()
     write_trial(trial, folder)
     data = str(trial.data.resolve()) if trial.data else ""

@@ -74,8 +74,7 @@ class StreamDither:
         copies, masks = 1 if item.total else self._shards, min(self._masks, _MOST_SUMMED)
         limbs, count = -(-item.shift // 32), copies * item.count
         place = (round_number * _ITEMS + hop) * _ITEMS + item_number
-        uniform = self._stream.uniform_at(Domain.DITHER, place, limbs * masks * count)
-        words = (uniform * 2.0**32).to(torch.int64).view(limbs, masks, count)  # ⌊w + ½⌋ = w
+        words = self._words(place, limbs * masks * count).view(limbs, masks, count)
         words[-1] &= 2 ** (item.shift - 32 * (limbs - 1)) - 1
         total = words.sum(1)  # (limbs,count)
         low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
@@ -84,6 +83,12 @@ class StreamDither:
             stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
             low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
+
+    def _words(self, place: Tensor, count: int) -> Tensor:
+        if torch.device(self._stream.device).type == "cpu":
+            return self._stream.words_of(Domain.DITHER, place, count)
+        uniform = self._stream.uniform_at(Domain.DITHER, place, count)  # (w + ½)/2^32: one kernel makes them
+        return (uniform * 2.0**32).to(torch.int64)
 
 
 class Ring(ABC, Generic[Elements]):
@@ -101,7 +106,7 @@ class Ring(ABC, Generic[Elements]):
 
     @abstractmethod
     def opened(self, item: Item, values: Elements) -> list[int]:
-        """The integers of an item that is opened in the clear: those of the first shard, since all are alike."""
+        """The integers of an item that is opened in the clear: of all shards, or of the first where all are alike."""
 
 
 def alarm(item: Item, magnitude: float) -> HeadroomAlarm:
@@ -133,7 +138,7 @@ class IntegerRing(Ring[IntegerArray]):
 
     def opened(self, item: Item, values: IntegerArray) -> list[int]:
         self._check(item, values)
-        return [int(value) for value in values[0, 0].tolist()]
+        return [int(value) for value in _told(item, values)[0].ravel().tolist()]
 
 
 @final
@@ -157,7 +162,7 @@ class RealRing(Ring[Tensor]):
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
         self._check(item, values)
-        return [int(value) for value in values[0, 0].tolist()]
+        return [int(value) for value in _told(item, values)[0].ravel().tolist()]
 
 
 @final
@@ -194,12 +199,16 @@ class ResidueRing(Ring[Tensor]):
         return cut.view(shape)
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
-        first = values[:, 0]
         if self._exceeded is None:
-            sizes = torch.tensor([float(value) for value in self.arithmetic.lift_exact(first)], dtype=torch.float64)
-            self._check(item, sizes)
-            return self.arithmetic.lift_exact(first)
+            found = self.arithmetic.lift_exact(_told(item, values))
+            self._check(item, torch.tensor([float(value) for value in found], dtype=torch.float64))
+            return found
         raise ValueError("a graph cannot look at what is opened")
+
+
+def _told(item: Item, values: Elements) -> Elements:
+    """(M,k,count): what is told of an item that is opened in the clear."""
+    return values[:, :1] if item.alike else values
 
 
 def _shift(item: Item) -> int:

@@ -114,6 +114,8 @@ def _played(session: Session, rows: list[tuple[torch.Tensor, torch.Tensor]], dis
     """Play a hidden run in this process. In every hop, those are missing that may be, each time others."""
     clients = []
     for index, disk in enumerate(disks):
+        for kept in disk.sharings.values():
+            kept.damaged.clear()
         table, _ = MemoryStore(disk, rows[index], lambda: bytes(16)).table(session, index, look=False)
         seeds = RunSeeds.begin(seeds_of(held_set_ups(session, index, table)), session.run)
         client = HiddenClient(session, index, TableRows(session, table), seeds)

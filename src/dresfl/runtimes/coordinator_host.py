@@ -19,8 +19,10 @@ from dresfl.federation.actions import (
     Finish,
     Log,
     Record,
+    RecordLoss,
     Send,
     SendSlice,
+    StoreBroadcast,
     StoreSlice,
     StoreTerms,
     Value,
@@ -30,6 +32,7 @@ from dresfl.files import disk, write_atomic
 from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.sealing import Identity, Roster
 from dresfl.storage.at_rest import StorageKey, open_file, seal_file
+from dresfl.storage.broadcasts import Broadcast, BroadcastStore
 from dresfl.storage.spool import Spool
 from dresfl.storage.transcript import COORDINATOR
 
@@ -55,14 +58,19 @@ class CoordinatorHost:
         watch: Callable[[RoundRecord, int], None],
         log: WriteLog,
         key: StorageKey | None = None,
+        on_loss: Callable[[int, float], None] = lambda round_number, loss: None,
     ) -> None:
         """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
 
-        What `watch` writes must be on the disk when it returns, or follow again from what is. key: seals the terms.
+        What `watch` writes must be on the disk when it returns, or follow again from what is. In the hidden mode there
+        is no training, and after a crash a round may be watched twice. key: seals the terms and what hops published.
+        on_loss: called with a round and the validation loss that was opened in it.
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
         self._make_training = make_training
         self._agreement, self._watch, self._log, self._key = agreement, watch, log, key
+        self._folder, self._on_loss = folder, on_loss
+        self._broadcasts: BroadcastStore | None = None
         self.most_bytes = largest_message(agreement)  # of a message
         self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
         self._spool: Spool | None = None
@@ -73,7 +81,9 @@ class CoordinatorHost:
             with disk(self._terms_path, "read"):
                 data = self._terms_path.read_bytes()
             terms = Terms.from_json(open_file(key, data, TERMS_ROLE, self._terms_path), agreement)
-        self.machine = Coordinator(settings, agreement, identity, roster, self._train, terms, self._open_spool)
+        self.machine = Coordinator(
+            settings, agreement, identity, roster, self._train, terms, self._open_spool, self._open_broadcasts
+        )
 
     def _train(self, session: Session) -> Training:
         self._session = session
@@ -82,6 +92,17 @@ class CoordinatorHost:
     def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
         self._spool = Spool(self._spool_folder, session.sharing_id)
         return self._spool.stored()
+
+    def _open_broadcasts(self, run: bytes) -> list[StoreBroadcast]:
+        """What the hops of a hidden run have published, as far as it is kept."""
+        self._broadcasts = BroadcastStore(self._folder, run, self._key)
+        hops = [hop for hops in self._broadcasts.rounds().values() for hop in hops]
+        return [StoreBroadcast(run, hop.round_number, hop.hop, hop.published, hop.note) for hop in hops]
+
+    def _store_broadcast(self, action: StoreBroadcast) -> None:
+        if self._broadcasts is None:
+            raise RuntimeError("the hidden run has not begun")
+        self._broadcasts.put(Broadcast(action.round_number, action.hop, action.published, action.note))
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -147,6 +168,10 @@ class CoordinatorHost:
                     write_atomic(self._terms_path, sealed, private=True)
                 case Record():
                     self._watch(action.record, action.answers)
+                case StoreBroadcast():
+                    self._store_broadcast(action)
+                case RecordLoss():
+                    self._on_loss(action.round_number, action.loss)
                 case StoreSlice():
                     left.extend(self._store(action, on_network))
                 case DropSlice():

@@ -192,7 +192,7 @@ def _run_hidden(
     )
     try:
         carry_out(host)
-        return recorder.finish(host.machine.model)
+        return recorder.finish(host.machine.model, host.machine.totals)
     finally:
         recorder.close()
         host.close()

@@ -308,7 +308,15 @@ class Session:
 
     def without(self, excluded: Iterable[int]) -> "Session":
         """The same session after these dealers, too, are excluded: other batches and another identity, same shares."""
-        return dataclasses.replace(self, excluded=tuple(sorted({*self.excluded, *excluded})))
+        left_out = tuple(sorted({*self.excluded, *excluded}))
+        if self.hidden is None or not self.hidden.validation_rows:
+            return dataclasses.replace(self, excluded=left_out)
+        rows = sum(self.held_out(client) for client in range(self.num_clients) if client not in left_out)
+        if not rows:
+            raise InfeasiblePlan("no row is left for the validation: all clients with such rows are excluded")
+        return dataclasses.replace(
+            self, excluded=left_out, hidden=dataclasses.replace(self.hidden, validation_rows=rows)
+        )
 
     def held_out(self, client: int) -> int:
         """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""

@@ -223,13 +223,14 @@ def uniform_sum(p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor,
     r_s[m,j] is exactly uniform modulo p_m: word j of stream (BLINDING, m) under key s, of the first attempt whose word
     lies below the largest multiple of p_m in [0, 2^32).
     """
-    limits = _limits(p)
     found = expansion.uniform_sum(keys, coefficients, count, int(Domain.BLINDING) * 256, p, inverses)
     if found is None:
         return _uniform_sum_in_steps(p, inverses, keys, coefficients, count)
     total, rejected = found  # rejected (J,3): seed, channel, place
+    if not rejected.shape[0]:
+        return total
     seed, channel, place = rejected.unbind(1)
-    again = _drawn_again(p, limits, channel, keys[seed], channel, place, Domain.BLINDING)
+    again = _drawn_again(p, _limits(p), channel, keys[seed], channel, place, Domain.BLINDING)
     modulus = p[channel]
     products = torch.remainder(again * coefficients[channel, seed].to(torch.float64), modulus)
     total.index_put_((channel, place), products, accumulate=True)
@@ -303,6 +304,16 @@ def bounded_sum(
     x_s are the integers of `bounded_integers` under key s. They are the same in every channel; none is kept.
     """
     check_bits(bits)
+    found = expansion.bounded_sum(keys, coefficients, bits, first, count, int(Domain.BOUNDED) * 256, p, inverses)
+    if found is None:
+        return _bounded_sum_in_steps(p, inverses, keys, coefficients, bits, first, count)
+    return found
+
+
+def _bounded_sum_in_steps(
+    p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor, bits: int, first: int, count: int
+) -> Tensor:
+    """`bounded_sum` by torch, a few integers at a time."""
     total = torch.zeros((len(p), count), dtype=torch.float64, device=p.device)
     if not keys.shape[0]:
         return total

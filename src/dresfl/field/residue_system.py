@@ -230,7 +230,16 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def bounded_sum(self, keys: Tensor, coefficients: Tensor, bits: int, count: int, first: int = 0) -> Tensor:
         """Σ_s coefficients[m,s]·x_s[first + j]: keys (S,8), coefficients (M,S) -> (M,count); x_s as in `bounded`."""
+        check_bits(bits)
         self._check_coefficients(keys, coefficients)
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import MOST_SUMMED_LIMBS, bounded_sums
+
+            limbs = -(-bits // 32)
+            if limbs <= MOST_SUMMED_LIMBS:
+                powers = _limb_powers(self.moduli, self.device, limbs)
+                moduli = self._p.to(torch.int64)
+                return bounded_sums(moduli, powers, keys, coefficients, bits, first, count, self.dtype)
         return bounded_sum(self._p, self._inv_p, keys, coefficients, bits, first, count).to(self.dtype)
 
     def _check_coefficients(self, keys: Tensor, coefficients: Tensor) -> None:

@@ -230,7 +230,16 @@ def _mask_sets(num_clients: int, max_colluders: int, mask_degree: int, setting: 
     cover = Cover(num_clients, mask_degree, max_colluders, 1)
     cover.fill()
     check_seeds(cover.most_held(), MOST_MASK_SEEDS, setting)
+    _check_masks(cover.sets, cover.coalitions, num_clients)
     return tuple(cover.sets)
+
+
+def _check_masks(sets: Sequence[Sequence[int]], coalitions: Integers, num_clients: int) -> None:
+    """Condition 1: each coalition lies in a mask set."""
+    inside = membership(sets, num_clients).T  # (N,S)
+    for coalition in coalitions.tolist():
+        if not inside[coalition].all(0).any():
+            raise InfeasiblePlan(f"clients {coalition} together hold all seeds of the masks")
 
 
 def _check(
@@ -274,10 +283,7 @@ def certify_hidden(moduli: Sequence[int], families: HiddenFamilies) -> None:
     """
     num_clients, num_shards, opened = families.num_clients, families.num_shards, families.opened_degree
     coalitions = coalitions_of(num_clients, families.max_colluders)
-    inside = membership(families.mask_sets, num_clients).T  # (N,S)
-    for coalition in coalitions.tolist():
-        if not inside[coalition].all(0).any():
-            raise InfeasiblePlan(f"clients {coalition} together hold all seeds of the masks")
+    _check_masks(families.mask_sets, coalitions, num_clients)
     kinds = [(False, "zero words", families.zero_sets, opened - num_shards)]
     if num_shards > 1:
         kinds.append((True, "sum words", families.sum_sets, opened - 1))

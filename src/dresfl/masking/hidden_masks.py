@@ -156,7 +156,13 @@ def _keys(macs: _Macs, label: bytes, field: ResidueSystem) -> Tensor:
 
 
 def _expanded(field: ResidueSystem, key: Tensor, count: int) -> Tensor:
-    return field.uniform_sum(key, field.embed(torch.ones(1, dtype=torch.int64)), count)
+    return field.uniform_sum(key, _one(field), count)
+
+
+@lru_cache(maxsize=64)
+def _one(field: ResidueSystem) -> Tensor:
+    """(M,1): one."""
+    return field.embed(torch.ones(1, dtype=torch.int64))
 
 
 @final

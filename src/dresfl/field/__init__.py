@@ -6,6 +6,7 @@ from dresfl.kernels.cpu.packed import Octets, octets_of
 
 from .arithmetic import Arithmetic, Array, Elements, ModularArithmetic, PublicMatrix
 from .byte_field import ByteField
+from .integers import IntegerArray, Integers
 from .moduli import choose_moduli, is_prime, modulus_limit, num_value_moduli
 from .packed_residues import PackedResidues, Residues, columns_of, unpacked
 from .random import Domain, PublicStream, SecretSeed

@@ -45,6 +45,7 @@ class Domain(IntEnum):
     BLINDING = 10
     BOUNDED = 11
     DEALER_CHECK = 12
+    DITHER = 13
 
 
 @final

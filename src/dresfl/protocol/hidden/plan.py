@@ -137,6 +137,21 @@ class HiddenPlan:
         """The field of all shares and openings."""
         return ResidueField(self.moduli, len(self.moduli), device)
 
+    def sharing_values(self) -> dict[str, object]:
+        """What decides the shares and seeds of a sharing, beyond the code and the rows, as plain values."""
+        kept = ("mask_degree", "honest_clients", "trusted_dealers", "runs", "trials")
+        return {"degree": self.degree, **{name: getattr(self.settings, name) for name in kept}}
+
+    def run_values(self) -> dict[str, object]:
+        """What decides a run, beyond its sharing and network, as plain values."""
+        return {
+            "settings": dataclasses.asdict(self.settings),
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "rounds": self.rounds,
+            "masks": self.num_masks,
+            "validation_rows": self.validation_rows,
+        }
+
     @property
     def state_size(self) -> int:
         """Values of a run's state after a round: the weights, and what guards carry behind them."""
@@ -152,7 +167,7 @@ class HiddenPlan:
     def hops(self, round_number: int) -> tuple[Hop, ...]:
         """The hops of a round. Round number `rounds` has one alone: it opens the final weights, in a trial nothing."""
         if round_number >= self.rounds:
-            return () if self.settings.trial else (self._final,)
+            return () if self.settings.trial else (self.final_hop,)
         hops = self._first if round_number == 0 else self._later
         return (*hops, *self._validation) if self.validates(round_number) else hops
 
@@ -174,7 +189,8 @@ class HiddenPlan:
         return self._planned(self.program.validation_products(self.validation_rows))
 
     @cached_property
-    def _final(self) -> Hop:
+    def final_hop(self) -> Hop:
+        """The hop that opens the final weights."""
         size, bits = self.network.num_parameters, self.settings.weight_bits + MARGIN
         return Hop((Item("weights", size, None, bits, total=False),), total=False)
 
@@ -450,7 +466,8 @@ def make_plan(
         error_bits=settings.error_bits or min(24, 14 + extra),
     )
     own = hidden_network(network, settings.weight_bits)
-    held_out = sum(validation_rows(client_rows, parameters.num_shards, settings.validation_share))
+    share = settings.validation_share
+    held_out = sum(held_out_rows(rows, parameters.num_shards, share) for rows in client_rows)
     if settings.validation_every and not held_out:
         raise UsageError("no rows are held out for the validation", "raise validation_share, or do without validation")
     schedules: tuple[Schedule, ...] = (settings.schedule,) if settings.schedule else ("S4", "S2")
@@ -458,7 +475,7 @@ def make_plan(
     for schedule in schedules:
         chosen = dataclasses.replace(settings, schedule=schedule)
         if _answers_needed(parameters, chosen, chosen.degree) <= parameters.num_clients:
-            bare = HiddenPlan(own, parameters, chosen, optimizer, rounds, masks, (), held_out // parameters.num_shards)
+            bare = HiddenPlan(own, parameters, chosen, optimizer, rounds, masks, (), held_out)
             plans.append(dataclasses.replace(bare, moduli=_moduli(bare)))
     if not plans:
         raise _infeasible(parameters, settings, schedules)
@@ -495,13 +512,14 @@ def hidden_network(network: Network, weight_bits: int) -> Network:
     return dataclasses.replace(network, layers=layers, weight_bits=weight_bits)
 
 
-def validation_rows(client_rows: Sequence[int], num_shards: int, share: float) -> tuple[int, ...]:
-    """How many rows of each client are held out: its last ones, a multiple of K, so that no coded row hides one twice.
+def held_out_rows(rows: int, num_shards: int, share: float) -> int:
+    """How many coded rows of a client with so many rows are held out: a share of its whole ones, and never all.
 
-    >>> validation_rows((100, 5), 2, 0.25)
-    (24, 0)
+    >>> held_out_rows(101, 2, 0.25), held_out_rows(1, 2, 0.25)
+    (12, 0)
     """
-    return tuple(math.floor(rows * share / num_shards) * num_shards for rows in client_rows)
+    whole = rows // num_shards
+    return min(whole - 1, int(share * whole)) if whole else 0
 
 
 def _with_masks(parameters: CodeParameters, settings: HiddenSettings) -> HiddenSettings:

@@ -195,7 +195,7 @@ def test_seeds_that_differ_name_their_dealer(monkeypatch):
         message = place.perform(CheckDealers(coins))
         checking.checked(client, message.hashes, message.values)
     assert checking.verdict() == Verdict((), (holder,))
-    assert checking.different_seeds == [(2, holder)]
+    assert checking.different_seeds == ((2, holder),)
 
 
 def test_check_values_of_another_size_are_refused():

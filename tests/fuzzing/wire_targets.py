@@ -65,7 +65,7 @@ def message_samples(kind: type[Message]) -> list[bytes]:
         return [Check((b"c" * 32, b"d" * 32)).encode()[1:]]
     if kind is Judged:
         return [Judged(Verdict((0, 2), (1,))).encode()[1:], Judged(Verdict()).encode()[1:]]
-    if issubclass(kind, messages._Plain):
+    if issubclass(kind, messages.Plain):
         fixed = bytes(range(1, kind.FORM.size + 1))
         return [fixed + rest for rest in (b"", b"text that follows", Task(3, WEIGHTS).encode(SESSION))]
     return [bytes(size) for size in (0, 16, 100)]

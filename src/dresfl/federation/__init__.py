@@ -1,8 +1,9 @@
 """The federation machine: from "the clients know each other" to "everybody has the model". No I/O, no clock.
 
 agreement.py: what all hold alike. terms.py: what makes a session of it. messages.py: what travels. actions.py: what the
-machines ask of a runtime. enrolment.py, relay.py, checking.py, opening.py: the parts of coordinator.py. site.py: a
-client. workplace.py: where its work is done. sealed_slices.py: slices of shares in their envelopes.
+machines ask of a runtime. enrolment.py, relay.py, checking.py, rounds.py: the parts of coordinator.py. open_rounds.py,
+opening.py: the rounds of the open mode. site.py: a client. answering.py: its side of the rounds. workplace.py: where
+its work is done. open_work.py: its answers in the open mode. sealed_slices.py: slices of shares in their envelopes.
 """
 
 from .agreement import Agreement, make_session, sharing_nonce

@@ -29,6 +29,10 @@ class Log(Action):
     fields: dict[str, Value] = field(default_factory=dict)
 
 
+def log(event: str, **fields: Value) -> Log:
+    return Log(event, fields)
+
+
 # -- the coordinator's -----------------------------------------------------------------------------------------
 
 

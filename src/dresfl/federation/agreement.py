@@ -5,23 +5,37 @@ if the two differ, the coordinator can say where. Row counts and nonces become k
 agreement, and nothing else, make the session.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, final
+from functools import cached_property, lru_cache
+from typing import Literal, final, get_args
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.masking import hidden_families
 from dresfl.model import Layer, Network
+from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session, most_client_rows, slice_rows
+from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
+from dresfl.protocol.hidden.settings import DEGREES, HiddenSettings
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 3"
+FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
+Mode = Literal["open", "hidden"]
+_NO_PROOFS = (
+    "in the hidden mode a client that deals one huge row could read weights off the hops that follow; rows are not "
+    "proved to be in range, and the agreement does not say that dealers are trusted"
+)
+_NO_PROOFS_HINT = (
+    "if all participants trust each other not to deal such rows, write trusted_dealers = true under [hidden]"
+)
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
+_SAMPLE_MODULI = (16777199, 16777213)  # mask sets depend on no modulus
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
 
@@ -50,13 +64,23 @@ class Agreement:
     seed: int = 0
     roster: str = ""  # hex digest of the roster
     max_liars: int = CodeParameters.max_liars  # clients whose answers may be false in one round
-    mode: Literal["open"] = "open"  # the paper's protocol: weights and sums are seen
+    mode: Mode = "open"  # open: the paper's protocol, weights and sums are seen; hidden: the final model alone
     rows_can_be_computed: str = ""  # "accepted": everybody knows what the open mode gives away, and agrees to it
     record: bool = False  # whether every participant writes down what it sees, for those who study the protocol
+    # Of the hidden mode, where clients derive everything: how it runs, and the optimiser. None in the open mode, where
+    # the coordinator alone needs an optimiser.
+    hidden: HiddenSettings | None = None
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
-        if self.mode != "open":
-            raise UsageError(f"mode = {self.mode!r} is not known", 'there is one mode so far: mode = "open"')
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode = {self.mode!r} is not known", 'use mode = "hidden" or mode = "open"')
+        if (self.mode == "hidden") != (self.hidden is not None) or (self.hidden is None) != (self.optimizer is None):
+            raise UsageError(
+                f"mode = {self.mode!r} with{'' if self.hidden else 'out'} settings of the hidden mode, and "
+                f"with{'' if self.optimizer else 'out'} an optimiser",
+                "the agreement has both in the hidden mode, and neither in the open mode",
+            )
         if self.rows_can_be_computed not in ("", ACCEPTED):
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
@@ -74,7 +98,7 @@ class Agreement:
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
                 "real participants need T of at least 1",
             )
-        _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
+        _ = self.quantizer, self.sample_session()  # they check the rest
 
     @property
     def parameters(self) -> CodeParameters:
@@ -85,10 +109,20 @@ class Agreement:
 
     def check_masks(self) -> None:
         """Refuse a setting without a certified family of masks, before anything is sent."""
-        _ = make_session(self, (1,) * self.num_clients, b"", b"").seed_sets
+        _ = self.sample_session().seed_sets
+
+    def sample_session(self) -> Session:
+        """A session of this agreement with few rows: what it has in common with every other one."""
+        share = 0.0 if self.hidden is None else self.hidden.validation_share
+        rows = math.ceil(self.num_shards / share) + 1 if share else 1  # some of them can be held out
+        return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
-        """Refuse to begin in the open mode without everybody's consent to what it gives away."""
+        """Refuse to begin without everybody's consent to what the mode gives away, or relies on."""
+        if self.hidden is not None:
+            if not self.hidden.trusted_dealers:
+                raise UsageError(_NO_PROOFS, _NO_PROOFS_HINT)
+            return
         if self.rows_can_be_computed != ACCEPTED:
             raise UsageError(
                 "in the open mode every participant is sent weights from which rows of others can be computed, and the "
@@ -103,6 +137,11 @@ class Agreement:
 
     @cached_property
     def network(self) -> Network:
+        """The network whose weights come out. In the hidden mode all weights have one scale, which the plan chooses."""
+        return self._network if self.hidden is None else self.plan((), validates=False).network
+
+    @cached_property
+    def _network(self) -> Network:
         return Network(
             self.layers,
             self.input_shape,
@@ -111,10 +150,22 @@ class Agreement:
             input_magnitude=max(0.0, math.log2(self.input_bound)),
         )
 
+    def plan(self, client_rows: Sequence[int], *, validates: bool = True) -> HiddenPlan:
+        """The plan of a run in the hidden mode. validates: False if row counts are not known yet."""
+        if self.hidden is None or self.optimizer is None:
+            raise UsageError("an agreement of the open mode has no plan of hidden rounds")
+        settings = self.hidden
+        if not validates:
+            settings = dataclasses.replace(settings, validation_every=0, validation_share=0.0, patience=0, trial=False)
+        rows = tuple(client_rows) if settings.validation_every else ()  # it depends on them for validations alone
+        return _plan(self._network, self.parameters, settings, self.optimizer, self.rounds, rows)
+
     def to_dict(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
         values["layers"] = [layer.to_dict() for layer in self.layers]
+        for name, settings in (("hidden", self.hidden), ("optimizer", self.optimizer)):
+            values[name] = None if settings is None else dataclasses.asdict(settings)
         values["input_shape"] = list(self.input_shape)
         return values
 
@@ -124,8 +175,7 @@ class Agreement:
 
     def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
-        sample = make_session(self, (1,) * self.num_clients, b"", b"")
-        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample))
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(self.sample_session()))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -176,6 +226,29 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+@lru_cache(maxsize=32)
+def _plan(
+    network: Network,
+    parameters: CodeParameters,
+    settings: HiddenSettings,
+    optimizer: Optimizer,
+    rounds: int,
+    client_rows: tuple[int, ...],
+) -> HiddenPlan:
+    """`make_plan`, once for each setting: a participant asks for it again and again."""
+    masks = _num_masks(parameters, settings)
+    return make_plan(network, parameters, settings, optimizer, rounds, client_rows=client_rows, num_masks=masks)
+
+
+def _num_masks(parameters: CodeParameters, settings: HiddenSettings) -> int:
+    """The mask seeds of one sharing, if there are more masks than colluders; 0: the plan knows."""
+    if settings.mask_degree in (0, parameters.max_colluders):
+        return 0
+    sizes = parameters.num_clients, parameters.num_shards, parameters.max_colluders, settings.mask_degree
+    degree = DEGREES[settings.schedule or "S2"]
+    return hidden_families(_SAMPLE_MODULI, *sizes, degree).num_masks
+
+
 def make_session(
     agreement: Agreement,
     client_rows: Sequence[int],
@@ -187,13 +260,15 @@ def make_session(
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
+    hidden = None if agreement.hidden is None else agreement.plan(client_rows)
     return Session(
-        network=agreement.network,
+        network=agreement.network if hidden is None else hidden.network,
         parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,
         nonce=nonce,
         run_nonce=run_nonce,
+        hidden=hidden,
         device=device,
     )
 

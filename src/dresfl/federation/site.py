@@ -6,7 +6,7 @@
          +---- the connection ends, or a message is not valid --------+------------------------------------+
 
 A client that is ready checks its dealers when it is sent everybody's coins (Check), keeps what came of it (Judged), and
-only then answers rounds.
+only then answers rounds (answering.py).
 Work that takes time (dealing, keeping, answering) leaves as an action too; `worked` is told what came of it.
 """
 
@@ -32,18 +32,17 @@ from .actions import (
     KeepModel,
     KeepVerdict,
     Leave,
-    Log,
     SendToCoordinator,
-    Value,
     Work,
+    log,
 )
 from .agreement import Agreement
+from .answering import Answering, OpenAnswering
 from .enrolment import check_begin
 from .messages import (
     ANY_ROUND,
     FROM_COORDINATOR,
     Ack,
-    Answered,
     Begin,
     Check,
     Checked,
@@ -60,7 +59,6 @@ from .messages import (
     Request,
     Slice,
     Wait,
-    Weights,
     decode,
 )
 from .terms import Introduction, Terms
@@ -112,7 +110,7 @@ class Site:
         self._introduce, self._make_challenge = introduce, challenge
         self._instance = instance or secrets.token_bytes(8)
         self._member: Membership | None = None
-        self.rounds_answered = 0
+        self._answering: Answering = OpenAnswering(agreement)
         self._final: Task | None = None
         self._failed_round: int | None = None  # the last one that the own disk kept from being answered
         # Whether this connection, or the last one, was of use: slices were kept, a round came after an answered one, or
@@ -131,10 +129,7 @@ class Site:
         self._kept: list[Ack] = []  # slices kept and not flushed
         self._kept_bytes = 0
         self._flushing: list[Ack] = []
-        self._answering: int | None = None
-        self._answered_round: int | None = None  # the last one on this connection
-        self._newest: Task | None = None  # waits to be answered
-        self._newest_round = -1
+        self._answering.reset()
         self._idle_at: float | None = None
         self._leave_at: float | None = None
 
@@ -142,6 +137,11 @@ class Site:
     def session(self) -> Session | None:
         """The session that this client has joined; None before that."""
         return None if self._member is None else self._member.session
+
+    @property
+    def rounds_answered(self) -> int:
+        """How many rounds this process has answered."""
+        return self._answering.rounds_answered
 
     @property
     def wake_at(self) -> float | None:
@@ -207,8 +207,6 @@ class Site:
                 return self._has_kept(work, result, now)
             case Flush():
                 return self._flushed()
-            case AnswerTask():
-                return self._answered(work, result)
             case CheckDealers():
                 return [_send(result)] if isinstance(result, Checked) else self._disconnect(str(result))
             case KeepVerdict():
@@ -216,7 +214,13 @@ class Site:
             case KeepModel():
                 self._final, self._leave_at = work.final, now + _FAREWELL_SECONDS
                 return [_send(Informed(work.final.round_number))]
-        raise RuntimeError(f"{work} is not known")
+        return self._of_rounds(self._answering.worked(work, result))
+
+    def _of_rounds(self, actions: list[Action]) -> list[Action]:
+        """What the rounds ask for; their work is noted."""
+        self.came_far = self.came_far or self._answering.came_far
+        self._pending += [action for action in actions if isinstance(action, Work)]
+        return actions
 
     def _give_up(self, error: DresError) -> list[Action]:
         """End with an error, and let the coordinator know. What the error says may be for this client alone."""
@@ -243,7 +247,7 @@ class Site:
 
     def _take(self, message: Message) -> list[Action]:
         if isinstance(message, Wait):
-            return [_log("waiting", reason=message.text)]
+            return [log("waiting", reason=message.text)]
         if isinstance(message, Begin):
             return self._begin(message)
         member = self._member
@@ -259,17 +263,13 @@ class Site:
                 return [self._do(CheckDealers(message.coins))]
             case Judged():
                 return self._judged(message.verdict, member)
-            case Weights():
-                if member.verdict is None:
-                    raise MessageError("Weights came before the dealers were checked")
-                task = Task.decode(message.task, member.session)
-                self._agreement.check_round(task.round_number)
-                return self._task(task)
             case Done():
                 final_task = Task.decode(message.task, member.session)
                 self._agreement.check_end(final_task.round_number)
                 return [self._do(KeepModel(final_task))]
-        raise MessageError(f"{type(message).__name__} may not come here")
+        if member.verdict is None:
+            raise MessageError(f"{type(message).__name__} came before the dealers were checked")
+        return self._of_rounds(self._answering.received(message, member.session))
 
     def _begin(self, begin: Begin) -> list[Action]:
         if self._joining or self._joined or not self._challenge:
@@ -286,7 +286,7 @@ class Site:
             return []
         verdict.check(member.session.num_clients)
         self._member = replace(member, session=member.session.without(verdict.excluded), verdict=verdict)
-        line = _log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
+        line = log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
         return [line, self._do(KeepVerdict(verdict))]
 
     # -- sharing ---------------------------------------------------------------------------------------------
@@ -301,9 +301,9 @@ class Site:
     def _report(self, member: Membership) -> list[Action]:
         """Tell the coordinator which slices this client holds."""
         session = member.session
-        actions: list[Action] = [_log("store damaged", what=text) for text in member.damage]
+        actions: list[Action] = [log("store damaged", what=text) for text in member.damage]
         sharing, run = session.sharing_id.hex(), session.session_id.hex()
-        actions.append(_log("connected", client=self.index, sharing=sharing, session=run))
+        actions.append(log("connected", client=self.index, sharing=sharing, session=run))
         for dealer in range(session.num_clients):
             lacking = sum(1 << number for number in member.missing[dealer])
             actions.append(_send(Holding(dealer, (1 << num_slices(session, dealer)) - 1 - lacking)))
@@ -313,7 +313,7 @@ class Site:
         if self._ready or any(member.missing) or self._kept or self._flushing:
             return []
         self._ready = True
-        return [_send(Ready(member.session.sharing_id, member.coin)), _log("ready", client=self.index)]
+        return [_send(Ready(member.session.sharing_id, member.coin)), log("ready", client=self.index)]
 
     def _dealt(self, work: Deal, result: object) -> list[Action]:
         if not isinstance(result, bytes):
@@ -327,7 +327,7 @@ class Site:
             return []
         if isinstance(result, MessageError):
             reason = str(result)
-            rejected = _log("slice rejected", dealer=work.dealer, slice=work.number, reason=reason)
+            rejected = log("slice rejected", dealer=work.dealer, slice=work.number, reason=reason)
             actions: list[Action] = [rejected, _send(Reject(work.dealer, work.number, reason))]
         else:
             member.missing[work.dealer].discard(work.number)
@@ -352,39 +352,6 @@ class Site:
         actions: list[Action] = [_send(ack) for ack in acks]
         return actions + (self._ready_if_complete(self._member) if self._member is not None else [])
 
-    # -- answering -------------------------------------------------------------------------------------------
-
-    def _task(self, task: Task) -> list[Action]:
-        """The newest task counts: an older one that was not begun is forgotten."""
-        if self._answered_round is not None and task.round_number > self._answered_round:
-            self.came_far = True
-        self._newest, self._newest_round = task, task.round_number
-        return [] if self._answering is not None else self._next_task()
-
-    def _next_task(self) -> list[Action]:
-        task, self._newest = self._newest, None
-        if task is None:
-            self._answering = None
-            return []
-        self._answering = task.round_number
-        return [self._do(AnswerTask(task))]
-
-    def _answered(self, work: AnswerTask, result: object) -> list[Action]:
-        actions: list[Action] = []
-        if isinstance(result, MessageError):
-            number, reason = work.task.round_number, str(result)
-            actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
-            actions.append(_send(Declined(number, reason)))
-        elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
-            self.rounds_answered += 1
-            self._answered_round = work.task.round_number
-            actions.append(_send(Answered(work.task.round_number, result)))
-        return actions + self._next_task()
-
 
 def _send(message: Message) -> Action:
     return SendToCoordinator(message)
-
-
-def _log(event: str, **fields: Value) -> Log:
-    return Log(event, fields)

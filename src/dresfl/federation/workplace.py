@@ -7,12 +7,10 @@ the same in every runtime.
 from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, MessageError, Refused
 from dresfl.field import SecretSeed
-from dresfl.masking import Blinding
 from dresfl.protocol import (
     AnsweredRounds,
     Client,
@@ -20,20 +18,16 @@ from dresfl.protocol import (
     ShareTable,
     Task,
     Verdict,
-    blinding_of,
-    check_complete,
-    combine_shares,
     common_coins,
-    encoded_answer,
+    examine_dealers,
     held_set_ups,
-    seed_hashes,
-    seeds_of,
 )
 from dresfl.sealing import Identity, Roster
 
 from .actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict, Work
 from .agreement import Agreement, make_session
 from .messages import Checked
+from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Membership
 from .terms import NO_COIN, NO_NONCE, Introduction, Terms
@@ -103,7 +97,7 @@ class Workplace:
         self._rows, self._device, self._keep_model = rows, device, keep_model
         self.index = roster.index_of(identity.member)
         self._blinded = blinded
-        self._blinding: Blinding | None = None
+        self._open_work = OpenWork(self.index, blinded)
         self._terms: Terms | None = None
         self._session: Session | None = None
         self._table: ShareTable | None = None
@@ -140,7 +134,8 @@ class Workplace:
                 self._store.keep_verdict(self._session, work.verdict)
                 return None
             case AnswerTask():
-                return self._answer(work.task)
+                session, table = self._member
+                return self._open_work.answer(session, table, self._store.answered(session), work.task)
             case KeepModel():
                 self._keep_model(work.final)
                 return None
@@ -162,7 +157,7 @@ class Workplace:
         if verdict is not None:
             session = session.without(verdict.excluded)
         if self._session is None or self._session.session_id != session.session_id:
-            self._slices = self._blinding = None
+            self._slices, self._open_work = None, OpenWork(self.index, self._blinded)
         table, damage = self._store.table(session, self.index, look)
         self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
         self._terms, self._session, self._table = terms, session, table
@@ -203,14 +198,5 @@ class Workplace:
         set_ups = held_set_ups(session, self.index, table)
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        values = [combine_shares(session, table, dealer, common, held.check) for dealer, held in enumerate(set_ups)]
-        packed = session.field.pack(torch.stack(values, 1))  # (M,N,t)
-        return Checked(tuple(seed_hashes(session, seeds_of(set_ups))), packed)
-
-    def _answer(self, task: Task) -> bytes:
-        session, table = self._member
-        if self._blinded and self._blinding is None:
-            check_complete(session, self.index, table)
-            seeds = seeds_of(held_set_ups(session, self.index, table))
-            self._blinding = blinding_of(session, self.index, seeds)
-        return encoded_answer(session, self.index, table, self._store.answered(session), task, self._blinding)
+        found = examine_dealers(session, self.index, table, set_ups, common)
+        return Checked(found.hashes, found.pack(session))

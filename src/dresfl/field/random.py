@@ -46,6 +46,8 @@ class Domain(IntEnum):
     BOUNDED = 11
     DEALER_CHECK = 12
     DITHER = 13
+    RANGE_SQUARES = 20
+    RANGE_SUMS = 21
 
 
 @final

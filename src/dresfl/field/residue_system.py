@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
-from dresfl.kernels.cpu import dots
+from dresfl.kernels.cpu import bits, dots
 from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
@@ -336,6 +336,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     ) -> dots.Sums:
         """Σ_r row_factors[s,r]·(weighted sums of row r), of packed rows (r,M,n·residue_bytes) -> (M,S) in [0,p)."""
         return dots.row_dots(rows, column_factors, row_factors, self.cpu_moduli, self.residue_bytes)
+
+    def bit_sums(
+        self,
+        rows: packed_bytes.Octets,
+        labels: int,
+        column_factors: dots.Factors,
+        row_factors: dots.Factors,
+        linear_factors: dots.Factors,
+    ) -> tuple[dots.Sums, dots.Sums]:
+        """Sums over packed shares of bits, in [0,p), for proofs that they are bits; `kernels.cpu.bits` has formulas."""
+        factors = column_factors, row_factors, linear_factors
+        return bits.bit_sums(rows, labels, self.moduli, self.residue_bytes, *factors)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)

@@ -24,7 +24,8 @@ check value, is 0 with probability at most 2q − q²: choose a row S_r ≠ 0; S
 is not, one residue of ρ_r at most makes the sum 0, whatever the others are. All t combinations are 0 with probability
 at most (2q − q²)^t. There are C(N,e) sets E. `num_combinations` takes the least t for which C(N,e)·(2q − q²)^t < 2^−40
 for the smallest prime. So, with a probability above 1 − 2^−40 for each prime and dealer: if `judge` lets a dealer stay,
-then the shares that it dealt to all receivers but those that deviate lie on polynomials.
+then the shares that it dealt to all receivers but those that deviate lie on polynomials. (In the hidden mode a dealer
+may be in league with the coordinator, which then chooses from 2^min(N,64) sets of coins: t is larger by that.)
 
 **What it does not show.** That values are small: a row of huge values lies on a polynomial. Nor that labels are
 one-hot. A linear check shows Σ_c y_c = 1 at the most, which (5, −4, 0) satisfies as well; that each y_c is 0 or 1 is an
@@ -45,7 +46,7 @@ from dresfl.coding import locate_errors
 from dresfl.errors import MessageError, UsageError
 from dresfl.field import FACTOR_BITS, Domain, Factors, PublicStream, SecretSeed
 
-from .random_factors import largest_probability, least_combinations
+from .random_factors import coin_choices, largest_probability, least_combinations
 from .session import Session
 from .shares import ShareTable
 
@@ -106,6 +107,8 @@ def fewest_receivers(session: Session) -> int:
 def num_combinations(session: Session) -> int:
     """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why."""
     sets = math.comb(session.num_clients, max_deviating(session))
+    if session.hidden is not None:
+        sets *= coin_choices(session.num_clients)
     q = largest_probability(session.field.moduli[0])
     return least_combinations(sets, 2 * q - q * q)
 

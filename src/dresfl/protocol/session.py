@@ -44,7 +44,9 @@ from dresfl.kernels import fused_kernels
 from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families, zero_sum_family
 from dresfl.model import Network
 
-from .hidden.plan import HiddenPlan, validation_rows
+from .hidden.bit_layout import BitLayout
+from .hidden.plan import HiddenPlan, held_out_rows
+from .hidden.range_proof import RangeProof, plan_range_proof
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -218,7 +220,8 @@ class Session:
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
-            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree]
+            bounds = [self.bit_layout.low, self.bit_layout.high] if self.bit_layout is not None else []
+            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree, *bounds]
         return _digest(values)
 
     @property
@@ -252,8 +255,38 @@ class Session:
 
     @property
     def row_width(self) -> int:
-        """Values in a row: inputs, then targets."""
+        """Values in a row as it is dealt and kept: its bits, or inputs, then targets."""
+        if self.bit_layout is not None:
+            return self.bit_layout.num_bits
         return self.network.input_size + self.network.num_classes
+
+    @cached_property
+    def bit_layout(self) -> BitLayout | None:
+        """How rows are dealt as bits, so that their ranges can be proven; None: they are dealt as they are."""
+        if self.hidden is None or self.hidden.settings.trusted_dealers:
+            return None
+        bound = 2.0**self.network.input_magnitude
+        return BitLayout.of(self.network, 0.0 if self.hidden.settings.nonnegative_inputs else -bound, bound)
+
+    @cached_property
+    def range_proof(self) -> RangeProof | None:
+        """How the ranges of rows are proven; None: they are not. InfeasiblePlan if the moduli are not fit for it."""
+        if self.bit_layout is None:
+            return None
+        return plan_range_proof(
+            self.field.moduli,
+            self.bit_layout,
+            num_clients=self.num_clients,
+            num_masks=self.hidden_families.num_masks,
+            most_rows=max(self.coded_rows(client) for client in range(self.num_clients)),
+            kappa=self.hidden_plan.kappa,
+        )
+
+    @property
+    def max_lying_receivers(self) -> int:
+        """T, or 0 where the agreement says that clients are honest: so many values of a check may be lies."""
+        honest = self.hidden is not None and self.hidden.settings.honest_clients
+        return 0 if honest else self.max_colluders
 
     def coded_rows(self, client: int) -> int:
         """How many rows a client's coded data set has: about 1/K of its own."""
@@ -282,7 +315,7 @@ class Session:
         if self.hidden is None:
             return 0
         share = self.hidden.settings.validation_share
-        return validation_rows(self.client_rows[client : client + 1], self.num_shards, share)[0] // self.num_shards
+        return held_out_rows(self.client_rows[client], self.num_shards, share)
 
     @cached_property
     def _drawn(self) -> tuple[int, ...]:

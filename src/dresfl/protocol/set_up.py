@@ -6,7 +6,8 @@ It travels at the end of the dealer's last slice, sealed with it:
             receiver does not hold that set's seed
     check   residues (M,t): the receiver's share of the dealer's check values (dealer_check.py)
 
-A dealer makes all of it from its secret for the sharing, so that what was dealt can be dealt again.
+A dealer makes all of it from its secret for the sharing, so that what was dealt can be dealt again. In the hidden mode
+the seeds have a secret of their own, which is erased when training begins.
 """
 
 import hashlib
@@ -45,10 +46,12 @@ def check_bytes(session: Session) -> int:
     return len(session.field.moduli) * num_combinations(session) * session.field.residue_bytes
 
 
-def deal_set_up(session: Session, dealer: int, secret: SecretSeed, receivers: Sequence[int]) -> list[bytes]:
-    """The set-up values of a dealer for some receivers."""
+def deal_set_up(
+    session: Session, dealer: int, secret: SecretSeed, receivers: Sequence[int], mask_secret: SecretSeed | None
+) -> list[bytes]:
+    """The set-up values of a dealer for some receivers. mask_secret: of the seeds; None: they are erased, and zeros."""
     seed_sets, check = session.seed_sets, check_shares(session, secret, receivers)  # (M,n,t)
-    dealt = [(number, _seed(secret, number), seed_sets.sets[number]) for number in seed_sets.dealt_by(dealer)]
+    dealt = [(number, _seed(mask_secret, number), seed_sets.sets[number]) for number in seed_sets.dealt_by(dealer)]
     return [
         b"".join(seed if receiver not in without else bytes(SEED_BYTES) for _, seed, without in dealt)
         + session.field.pack(check[:, i])
@@ -56,8 +59,10 @@ def deal_set_up(session: Session, dealer: int, secret: SecretSeed, receivers: Se
     ]
 
 
-def _seed(secret: SecretSeed, number: int) -> bytes:
+def _seed(secret: SecretSeed | None, number: int) -> bytes:
     """The seed of one set, as its dealer makes it."""
+    if secret is None:
+        return bytes(SEED_BYTES)
     return secret.derive(b"mask seed" + _NUMBER.pack(number)).reveal()
 
 

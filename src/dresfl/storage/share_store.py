@@ -8,11 +8,13 @@
     FOLDER/SHARING/shares.setup          seeds of masks, shares of check values (set_up_file.py)
     FOLDER/SHARING/check.claimed         the coins that the dealers were checked with
     FOLDER/SHARING/verdict.json          what came of it
-    FOLDER/SHARING/SESSION.answered      answered rounds (answered_rounds.py)
+    FOLDER/SHARING/SESSION.answered      answered rounds of the open mode (answered_rounds.py)
+    FOLDER/SHARING/runs.json, mask.secret, SESSION.hop, SESSION.seeds    of the hidden mode (hidden_state.py)
 
 The seed of a sharing's masks is derived from the secret, the digest of this client's rows, and the sharing's full
 digest. So the same masks never hide different rows, by construction, and a client that lost its shares but kept
-`secret` deals exactly what it dealt before. The tag, derived from the secret and the rows alone, is public: who shows
+`secret` deals exactly what it dealt before. Mask seeds of the hidden mode have a secret of their own, since they must
+not outlive their runs. The tag, derived from the secret and the rows alone, is public: who shows
 the same tag again still has both.
 """
 
@@ -21,7 +23,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +37,7 @@ from dresfl.field import SecretSeed
 from dresfl.files import (
     disk,
     enter_private_folder,
+    erase_file,
     read_private,
     read_record,
     sync_folder,
@@ -46,6 +49,20 @@ from dresfl.protocol import Session, Verdict, coin_commitment
 
 from .answered_rounds import FREE, AnswerLog
 from .at_rest import StorageKey, check_mark, open_file, seal_file
+from .hidden_state import (
+    HOP,
+    MASK_SECRET,
+    RUNS,
+    SEEDS,
+    Allowance,
+    HiddenRun,
+    check_allowance,
+    erase_mask_secret,
+    is_last,
+    mask_secret,
+    read_runs,
+)
+from .set_up_file import NAME as SET_UP
 from .share_table import DiskTable, unfinished
 
 _log = logging.getLogger(__name__)
@@ -91,14 +108,22 @@ class ShareStore:
     """
 
     def __init__(
-        self, folder: Path, lock: int, root: SecretSeed, data: bytes, roster: str, key: StorageKey | None
+        self,
+        folder: Path,
+        lock: int,
+        root: SecretSeed,
+        data: bytes,
+        roster: str,
+        key: StorageKey | None,
+        allowance: Allowance | None,
     ) -> None:
         """Not called directly: see `open`."""
-        self.folder, self._key = folder, key
+        self.folder, self._key, self._allowance = folder, key, allowance
         self._lock = lock
         self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
         self._tables: dict[tuple[bytes, int], DiskTable] = {}
         self._logs: dict[bytes, AnswerLog] = {}
+        self._runs: dict[bytes, HiddenRun] = {}
 
     def __repr__(self) -> str:
         return f"ShareStore({str(self.folder)!r}, <redacted>)"
@@ -115,10 +140,18 @@ class ShareStore:
         self.close()
 
     @classmethod
-    def open(cls, folder: Path, data: bytes, roster: str = "", key: StorageKey | None = None) -> "ShareStore":
+    def open(
+        cls,
+        folder: Path,
+        data: bytes,
+        roster: str = "",
+        key: StorageKey | None = None,
+        allowance: Allowance | None = None,
+    ) -> "ShareStore":
         """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
 
         key: seals the secret and the shares at rest. A store is made with a key or without, and stays so.
+        allowance: in the hidden mode, how many runs the agreement allows on one sharing, and what this one is.
 
         Under another roster the masks are others: were they the same, a client that the rosters number differently
         could hold two shares of one polynomial.
@@ -130,7 +163,7 @@ class ShareStore:
         lock = take_lock(folder / "lock", "client")
         try:
             _recognise(folder, key)
-            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key)
+            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key, allowance)
         except BaseException:
             os.close(lock)
             raise
@@ -140,11 +173,14 @@ class ShareStore:
         try:
             for log in self._logs.values():
                 log.close()
+            for run in self._runs.values():
+                run.close()
             for table in self._tables.values():
                 table.close()
         finally:
             self._tables.clear()
             self._logs.clear()
+            self._runs.clear()
             if self._lock >= 0:
                 os.close(self._lock)
                 self._lock = -1
@@ -203,6 +239,25 @@ class ShareStore:
                 found.append((path.stat().st_mtime, nonce))
         return [nonce for _, nonce in sorted(found, key=lambda pair: -pair[0])]
 
+    def offered_nonces(self, session_of: SessionOf, index: int) -> list[bytes]:
+        """Those of `held_nonces` on whose sharing another run may begin. In the open mode all of them."""
+        nonces = self.held_nonces(session_of, index)
+        if self._allowance is None:
+            return nonces
+        allowed = {nonce for nonce in nonces if self._may_begin(nonce, self._allowance)}
+        return [nonce for nonce in nonces if nonce in allowed]
+
+    def _may_begin(self, nonce: bytes, allowance: Allowance) -> bool:
+        for folder in self._sharings():
+            try:
+                record = _sharing_record(folder / "sharing.json")
+                if record is not None and record["nonce"] == nonce.hex():
+                    check_allowance(read_runs(folder), allowance)
+            except DresError as error:
+                _log.warning("%s is not used again: %s", folder, error)
+                return False
+        return True
+
     def table(self, session: Session, index: int, look: bool = True) -> tuple[DiskTable, list[str]]:
         """The shares of the session's sharing, and what was found wrong with them, in words.
 
@@ -236,6 +291,7 @@ class ShareStore:
             self._drop_unfinished(folder)
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
+        self._erase_dealt_seeds(session)  # again, if a crash came in between
         return table, table.damage
 
     def answered(self, session: Session) -> AnswerLog:
@@ -244,6 +300,53 @@ class ShareStore:
         if key not in self._logs:
             self._logs[key] = AnswerLog(folder / f"{key.hex()}.answered", key)
         return self._logs[key]
+
+    # -- runs in the hidden mode -----------------------------------------------------------------------------
+
+    def mask_secret(self, session: Session) -> SecretSeed | None:
+        """What this client makes the mask seeds from that it deals in a sharing of the hidden mode.
+
+        None: it is erased. Rows can still be dealt, seeds cannot.
+        """
+        return mask_secret(self._folder(session), self._key)
+
+    def hidden_run(self, session: Session) -> HiddenRun | None:
+        """A run that was begun, where its disk left it; None if it was not. StoreError if its state is lost."""
+        folder, key = self._folder(session), session.session_id
+        if key not in self._runs:
+            if key.hex() not in [run.session for run in read_runs(folder)]:
+                return None
+            self._runs[key] = HiddenRun(folder, key, self._allowed, self._key)
+        return self._runs[key]
+
+    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> HiddenRun:
+        """Count a run that begins now, or go on with it. Refused if the sharing has had as many as were agreed on.
+
+        seeds: the run's own of round 0, by number. If no further run is allowed after this one, the dealt seeds are
+        erased, and so is what this client would deal its own from again.
+        """
+        found = self.hidden_run(session)
+        if found is None:
+            folder, key = self._folder(session), session.session_id
+            found = self._runs[key] = HiddenRun.begin(folder, key, self._allowed, self._key, seeds)
+            self._erase_dealt_seeds(session)
+        return found
+
+    def _erase_dealt_seeds(self, session: Session) -> None:
+        folder = self._folder(session)
+        begun = read_runs(folder) if self._allowance is not None else []
+        if not begun or not is_last(begun, self._allowed):
+            return
+        erase_mask_secret(folder)
+        for (digest, _), table in self._tables.items():
+            if digest == session.sharing_digest:
+                table.erase_seeds()
+
+    @property
+    def _allowed(self) -> Allowance:
+        if self._allowance is None:
+            raise StoreError("this store was opened for the open mode", "open it with the agreement's allowance")
+        return self._allowance
 
     # -- the check of the dealers ----------------------------------------------------------------------------
 
@@ -297,7 +400,8 @@ class ShareStore:
     def forget(self, identity: str) -> None:
         """Delete the shares of a sharing. To take part in it again, this client has to be dealt them again.
 
-        Which rounds were answered stays written down: a client that forgot could be asked for a round twice.
+        Which rounds were answered, and how many runs there were, stays written down: a client that forgot could be
+        asked for a round twice. Seeds are overwritten before they are deleted.
         """
         known = [folder.name for folder in self._dealt_sharings()]
         if identity not in known:
@@ -309,9 +413,14 @@ class ShareStore:
     def _delete_shares(self, folder: Path) -> None:
         for key in [key for key in self._tables if key[0].hex().startswith(folder.name)]:
             self._tables.pop(key).close(flush=False)
+        for run in [run for run in self._runs if (folder / (run.hex() + SEEDS)).exists()]:
+            self._runs.pop(run).close()
         with disk(folder, "delete from"):
             for path in _dealt(folder):
-                path.unlink()
+                if path.suffix == SEEDS or path.name in (MASK_SECRET, SET_UP):
+                    erase_file(path)
+                else:
+                    path.unlink()
             sync_folder(folder)
 
     def _drop_unfinished(self, new: Path) -> None:
@@ -379,7 +488,8 @@ def _is_hex(text: str) -> bool:
 
 def _dealt(folder: Path) -> list[Path]:
     """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
-    files = [path for path in folder.iterdir() if path.suffix != ".answered" and path.name not in (_CLAIM, _VERDICT)]
+    kept = _CLAIM, _VERDICT, RUNS
+    files = [path for path in folder.iterdir() if path.suffix not in (".answered", HOP) and path.name not in kept]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 
 

@@ -346,6 +346,10 @@ class DiskTable(ShareTable):
     def put_set_up(self, dealer: int, data: bytes) -> None:
         self._set_up.put(dealer, data)
 
+    def erase_seeds(self) -> None:
+        """Erase the mask seeds that were dealt here, for good."""
+        self._set_up.erase_seeds()
+
     def set_up(self, dealer: int) -> bytes | None:
         return self._set_up.get(dealer)
 

@@ -101,7 +101,8 @@ def test_a_client_that_was_away_goes_on_with_the_same_bits(settings, hops):
     if not federation.ledger.ended:
         federation.play_hop(absent=[0])  # now its answers are needed
     assert federation.play().equal(model)
-    assert client.model is not None and client.model.equal(model)
+    assert client.model is not None
+    assert client.model.equal(model)
 
 
 def test_a_long_history_earns_the_check_value_of_the_round_before():
@@ -142,7 +143,8 @@ def test_a_restarted_client_answers_with_the_same_bytes():
     answer = client.answer()
     again = returned(federation, 2, kept=kept[-1])
     twin = again.answer()
-    assert answer is not None and twin is not None
+    assert answer is not None
+    assert twin is not None
     assert answer.encode(session.field) == twin.encode(session.field)
 
 
@@ -162,7 +164,8 @@ def test_a_client_does_not_go_back_or_along_another_course():
         return HiddenClient(session, 1, TableRows(session, federation.tables[1]), seeds, kept=kept)
 
     client = anew(later)
-    assert client.behind and client.answer() is None
+    assert client.behind
+    assert client.answer() is None
     with pytest.raises(Refused, match="go back"):
         client.catch_up(early)
     other = anew(Progress(Position(*position.order, bytes(32))))

@@ -32,4 +32,6 @@ class TableRows:
         session, size = self._session, self._session.network.input_size
         rows = self._table.rows(places.dealers, places.rows).unsqueeze(1)  # (M,1,B,W)
         rows = rows.to(session.device, session.field.dtype)
+        if session.bit_layout is not None:
+            rows = session.bit_layout.collapse(session.field, rows)
         return rows[..., :size].contiguous(), rows[..., size:].contiguous()

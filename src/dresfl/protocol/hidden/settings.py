@@ -26,6 +26,7 @@ class HiddenSettings:
     honest_clients: bool = False  # the agreement says that clients do not lie: R answers suffice
     check: Check = "A"  # C: also against a coordinator together with T clients
     trusted_dealers: bool = False  # the agreement says that dealt rows are in range: no range proofs
+    nonnegative_inputs: bool = False  # no input, shift included, is negative: its proof takes a bit less
     kappa: int = 72  # bits by which masks are larger than what they hide
     validation_every: int = 0  # rounds between two validation losses; 0: none
     validation_share: float = 0.0  # of each client's rows, held out for the validation

@@ -13,6 +13,7 @@ from dresfl.protocol.hidden import answers, client, ledger, opening, published
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.ledger import Ledger
 from dresfl.protocol.hidden.plan import Hop, Item
+from dresfl.protocol.hidden.seeds import RunSeeds
 from dresfl.protocol.session import Session
 
 
@@ -126,3 +127,13 @@ def answers_without_a_check_value(patch: pytest.MonkeyPatch) -> None:
 def no_guards(patch: pytest.MonkeyPatch) -> None:
     """Trap 11: nobody looks at the guards' quotients."""
     patch.setattr(Guard, "check", lambda self, name, opened: None)
+
+
+def seeds_of_every_run(patch: pytest.MonkeyPatch) -> None:
+    """Trap 6: all runs on one sharing use the same seeds."""
+    patch.setattr(RunSeeds, "begin", classmethod(lambda cls, dealt, run: cls(dealt)))
+
+
+def no_signatures(patch: pytest.MonkeyPatch) -> None:
+    """A run begins however many clients have signed its start."""
+    patch.setattr(client, "signatures_needed", lambda num_clients, max_colluders: 0)

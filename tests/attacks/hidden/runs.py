@@ -20,8 +20,8 @@ from dresfl.protocol import Session
 from dresfl.protocol.hidden import published as publishing
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.plan import Hop, make_plan
-from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.protocol.hidden.published import opened_integers, split
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local.hidden import HiddenFederation
 
 Data = list[tuple[Tensor, Tensor]]

@@ -633,7 +633,14 @@ class Chain:
             self.final, self.ended = True, self.plan.settings["trial"]
 
 
-def run_digest(roster: str, sharing: bytes, agreement: bytes, terms: bytes, excluded: tuple[int, ...] = ()) -> bytes:
+def run_digest(
+    roster: str,
+    sharing: bytes,
+    agreement: bytes,
+    terms: bytes,
+    excluded: tuple[int, ...] = (),
+    deviating: tuple[int, ...] = (),
+) -> bytes:
     values = {
         "roster mark": sha256(
             joined("roster mark", {"the roster's digest as it stands in the agreement": roster.encode()})
@@ -641,7 +648,10 @@ def run_digest(roster: str, sharing: bytes, agreement: bytes, terms: bytes, excl
         "sharing digest": sharing,
         "agreement digest": sha256(agreement),
         "terms digest": sha256(joined("terms digest", {"terms": terms})),
+        "number of excluded dealers u16": struct.pack("<H", len(excluded)),
         "excluded dealers, u16 each": b"".join(struct.pack("<H", dealer) for dealer in excluded),
+        "number of deviating clients u16": struct.pack("<H", len(deviating)),
+        "deviating clients, u16 each": b"".join(struct.pack("<H", client) for client in deviating),
     }
     return sha256(joined("run digest", values))
 

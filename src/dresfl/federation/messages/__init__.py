@@ -98,6 +98,9 @@ FROM_COORDINATOR: tuple[type[Message], ...] = (
     Confirmations,
     Alarm,
     Started,
+    DealersOf,
+    Release,
+    TotalsOf,
 )
 
 

@@ -114,16 +114,19 @@ def _played(session: Session, rows: list[tuple[torch.Tensor, torch.Tensor]], dis
     """Play a hidden run in this process. In every hop, those are missing that may be, each time others."""
     clients = []
     for index, disk in enumerate(disks):
+        for kept in disk.sharings.values():
+            kept.damaged.clear()
         table, _ = MemoryStore(disk, rows[index], lambda: bytes(16)).table(session, index, look=False)
+        if any(table.missing(dealer) or table.set_up(dealer) is None for dealer in range(session.num_clients)):
+            continue  # it was away when the dealers were checked
         seeds = RunSeeds.begin(seeds_of(held_set_ups(session, index, table)), session.run)
         client = HiddenClient(session, index, TableRows(session, table), seeds)
         client.start(session.num_clients)
         clients.append(client)
-    ledger, spare = Ledger(session.hidden_plan, session.run), session.num_clients - session.answers_needed
-    generator = random.Random(session.run)
+    ledger, generator = Ledger(session.hidden_plan, session.run), random.Random(session.run)
     while not ledger.ended:
         opening, opened = HopOpening(session, ledger), None
-        for client in generator.sample(clients, len(clients) - spare):
+        for client in generator.sample(clients, session.answers_needed):
             answer = client.answer()
             assert answer is not None
             opened = opening.add(answer)

@@ -99,10 +99,13 @@ def fewest_receivers(session: Session) -> int:
 
 
 def num_combinations(session: Session) -> int:
-    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why."""
+    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why.
+
+    In the hidden mode 2^−40 is for all dealers and primes together, whichever coins a coordinator chooses from.
+    """
     sets = math.comb(session.num_clients, session.max_deviating)
     if session.hidden is not None:
-        sets *= coin_choices(session.num_clients)
+        sets *= coin_choices(session.num_clients) * session.num_clients * len(session.field.moduli)
     q = largest_probability(session.field.moduli[0])
     return least_combinations(sets, 2 * q - q * q)
 

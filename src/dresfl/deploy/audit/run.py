@@ -194,7 +194,11 @@ def _terms(audit: Audit, path: Path, agreement: Agreement | None, key: StorageKe
 
     def read(path: Path) -> tuple[Session, object]:
         data = open_file(key, path.read_bytes(), TERMS_ROLE, path)
-        return Terms.from_json(data, agreement).session(agreement), json.loads(data).get("verdict")
+        terms = Terms.from_json(data, agreement)
+        session = terms.session(agreement)
+        if agreement.hidden is not None and terms.checked is not None:
+            session = terms.run_session(agreement, session, terms.checked)
+        return session, json.loads(data).get("verdict")
 
     found = look(audit, path, read, TERMS_FORMAT)
     if found is None:
@@ -235,7 +239,7 @@ def _checkpoints(audit: Audit, folder: Path, key: StorageKey | None, session: Se
                 **meta["progress"],
                 "metrics": meta["metrics"],
                 "liars": {str(client): count for client, count in enumerate(lies) if count},
-                "weights_sha256": weights_sha256(tensors["weights"]),
+                "weights_sha256": weights_sha256(tensors["weights"]) if "weights" in tensors else "",
             }
     return newest
 

@@ -11,7 +11,17 @@ from torch import Tensor
 from dresfl.errors import DresError, MessageError, Refused, StoreError
 from dresfl.federation.terms import coin_commitment
 from dresfl.field import Octets, Residues, SecretSeed, octets_of, unpacked
-from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
+from dresfl.protocol import (
+    AnsweredRounds,
+    MemoryNotes,
+    Session,
+    ShareTable,
+    Task,
+    Verdict,
+    num_slices,
+    slice_range,
+    slice_rows,
+)
 from dresfl.protocol.hidden.client import Progress
 
 Place = tuple[int, int]  # a dealer and the number of a slice
@@ -39,6 +49,7 @@ class Disk:
     sharings: dict[bytes, KeptSharing] = field(default_factory=dict)
     answered: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
     runs: dict[bytes, "KeptRun"] = field(default_factory=dict)  # of the hidden mode, by session
+    notes: dict[bytes, MemoryNotes] = field(default_factory=dict)  # of sums, by sharing
     model: Task | None = None
 
     def damage(self, generator: random.Random) -> str:
@@ -223,6 +234,9 @@ class MemoryStore:
 
     def hidden_run(self, session: Session) -> KeptRun | None:
         return self._disk.runs.get(session.session_id)
+
+    def sum_notes(self, session: Session) -> MemoryNotes:
+        return self._disk.notes.setdefault(session.sharing_id, MemoryNotes())
 
     def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> KeptRun:
         return self._disk.runs.setdefault(session.session_id, KeptRun(0, dict(seeds)))

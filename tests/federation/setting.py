@@ -121,7 +121,7 @@ class Setting:
 def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, **settings: Any) -> Setting:
     """A hidden run with S2: three must answer and agree, and one more where clients may lie."""
     network: tuple[Layer, ...] = (Dense(2),) if layers == 1 else (Dense(2), Square(), Dense(2))
-    chosen = HiddenSettings(schedule="S2", trusted_dealers=True, **settings)
+    chosen = HiddenSettings(**{"schedule": "S2", "trusted_dealers": True, **settings})
     return Setting(network, num_clients, rounds, hidden=chosen)
 
 

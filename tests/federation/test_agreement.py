@@ -61,6 +61,7 @@ HIDDEN_CHANGES = {
     "trials": 1,
     "trial": True,
     "model_for": "clients",
+    "totals": "confusion",
     "weight_bits": 17,
     "value_bits": 9,
     "error_bits": 13,

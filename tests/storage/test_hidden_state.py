@@ -7,6 +7,7 @@ import pytest
 from dresfl.errors import MessageError, Refused, StoreError
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import SecretSeed
+from dresfl.files import write_record
 from dresfl.protocol import Client, Verdict, check_bytes
 from dresfl.protocol.hidden.client import Progress
 from dresfl.protocol.hidden.ledger import Position
@@ -166,9 +167,11 @@ def test_the_count_outlives_forget_and_damage_is_refused(tmp_path):
         store.table(session, INDEX)
         store.mask_secret(session)
         store.begin_hidden(session, SEEDS).claim_model()
+        folder = tmp_path / "s" / session.sharing_id.hex()
+        write_record(folder / "sums.json", {"sums": {}})
         store.forget(session.sharing_id.hex())
-        names = sorted(path.name for path in (tmp_path / "s" / session.sharing_id.hex()).iterdir())
-        assert names == [f"{session.session_id.hex()}.hop", "runs.json"]
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == [f"{session.session_id.hex()}.hop", "runs.json", "sums.json"]
         with pytest.raises(Refused, match="1 models came"):
             store.begin_hidden(session_of(b"two"), SEEDS)
     path = next((tmp_path / "s").rglob("runs.json"))

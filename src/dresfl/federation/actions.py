@@ -10,7 +10,7 @@ from typing import final
 from dresfl.errors import DresError
 from dresfl.protocol import RoundRecord, Task, Verdict
 
-from .messages import Attestations, Confirmations, Message, Opened, Resume, Started
+from .messages import Attestations, Confirmations, DealersOf, Message, Opened, Release, Resume, Started
 from .terms import Terms
 
 Value = str | int | float | bool | None | list[int] | list[str]
@@ -289,6 +289,30 @@ class ConfirmHop(Work):
     """Look whether all clients say that the last hop was published truly, and answer the next one."""
 
     confirmations: Confirmations
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DealCounts(Work):
+    """Count on the own rows what the final weights get right, and share the counts."""
+
+    final: Task
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SignDealers(Work):
+    """Open the shares of a set of dealers, note the set on the disk, and sign it."""
+
+    proposed: DealersOf
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AddDealt(Work):
+    """Look whether enough clients have signed a set of dealers, and show what was added of it."""
+
+    release: Release
 
 
 @final

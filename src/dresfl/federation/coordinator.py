@@ -24,7 +24,7 @@ from typing import final
 from torch import Tensor
 
 from dresfl.errors import DresError, HeadroomAlarm, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Session, Training, Verdict, checkers_needed
+from dresfl.protocol import Session, Totals, Training, Verdict, checkers_needed, final_sum
 from dresfl.sealing import Identity, Roster
 
 from .actions import Action, Close, Finish, Send, StoreBroadcast, StoreTerms, log
@@ -39,10 +39,12 @@ from .messages import (
     FROM_CLIENT,
     NO_INSTANCE,
     Ack,
+    Added,
     Attestations,
     Attested,
     Check,
     Checked,
+    Counted,
     Declined,
     Hello,
     Holding,
@@ -51,6 +53,7 @@ from .messages import (
     Message,
     Ready,
     Reject,
+    SetSigned,
     Slice,
     Wait,
     decode,
@@ -58,6 +61,7 @@ from .messages import (
 from .open_rounds import OpenRounds
 from .relay import Relay
 from .rounds import Attendance, Rounds, give_up
+from .sums import SumOpening
 from .terms import HiddenTerms, Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
@@ -104,6 +108,8 @@ class Coordinator:
         self._running: Running | None = None
         self._attested: dict[int, bytes] = {}  # what clients signed of the dealers, in the hidden mode
         self._closing_until: float | None = None
+        self._sum: SumOpening | None = None  # what clients count at the end of a hidden run
+        self._parted: set[int] = set()  # clients that were told that all is said
         self._moved_at = 0.0  # when the sharing last made progress
         self._check_until = 0.0
         self._reminder = 0.0
@@ -149,6 +155,11 @@ class Coordinator:
         return self._rounds.model if isinstance(self._rounds, HiddenRounds) else None
 
     @property
+    def totals(self) -> Totals | None:
+        """What clients counted on their own rows with the final model of a hidden run, if enough of them did."""
+        return None if self._sum is None else self._sum.totals
+
+    @property
     def _rounds(self) -> Rounds | None:
         return None if self._running is None else self._running.made_rounds
 
@@ -167,7 +178,8 @@ class Coordinator:
         if opening_until is not None:
             times.append(opening_until)
         elif self._closing_until is not None:
-            times.append(self._closing_until)
+            counting = None if self._sum is None else self._sum.wake_at
+            times.append(self._closing_until if counting is None else counting)
         else:
             times += [self._reminder, *self._check_times()]
         return min(times, default=None)
@@ -205,6 +217,8 @@ class Coordinator:
         self._running.relay.client_left(client)
         if self._rounds is not None:
             left += self._rounds.left(client, now)
+        if self._sum is not None:
+            self._sum.left(client)
         return [*left, *self._running.relay.due()]
 
     def received(self, client: int, data: bytes | memoryview, now: float) -> list[Action]:
@@ -235,7 +249,10 @@ class Coordinator:
         if rounds is not None and rounds.wake_at is not None:
             actions += self._of_rounds(rounds.tick(now), now) if now >= rounds.wake_at else []
         elif self._closing_until is not None:
-            actions += self._end() if now >= self._closing_until else []
+            if self._sum is not None and not self._sum.done:
+                actions += self._of_sum(self._sum.tick(now))
+            if not self.ended and now >= self._closing_until and (self._sum is None or self._sum.done):
+                actions += self._end()
         else:
             if any(now >= time for time in self._check_times()):
                 actions += self._check_without_the_others(self._settled, now)
@@ -288,6 +305,10 @@ class Coordinator:
                 return self._has_declined(client, message, running, now)
             case Checked() | Attested():
                 return self._has_checked(client, message, running, now)
+            case Counted() | SetSigned() | Added():
+                if self._sum is None:
+                    raise MessageError("no sum is taken")
+                return self._of_sum(self._sum.received(client, message, now))
         if running.made_rounds is None:
             self.counters.late += 1  # of an earlier connection
             return []
@@ -529,6 +550,10 @@ class Coordinator:
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
+        plan = final_sum(self._settled.session)
+        if plan is not None:
+            self._sum = SumOpening(plan, self._roster, self._settings.timing.deadline)
+            self._sum.begin(now)
         joined = [client for client, state in self._clients.items() if state.joined]
         return [action for client in joined for action in self._done(client, self._settled)]
 
@@ -542,7 +567,26 @@ class Coordinator:
         if self._closing_until is None or message.rounds != running.rounds.rounds:
             raise MessageError("a client says that it has the final weights, which there are not yet")
         self._informed.add(client)
-        return [Close(client), *(self._end() if len(self._informed) == self._agreement.num_clients else ())]
+        return self._part()
+
+    def _of_sum(self, actions: list[Action]) -> list[Action]:
+        """What clients hear of the sum. When it is over, those who have the model are let go."""
+        totals = self.totals
+        if self._sum is None or not self._sum.done or self._parted:
+            return actions
+        if totals is not None:
+            correct, rows = totals.values[:2]
+            actions.append(log("totals", correct=correct, rows=rows, clients=list(totals.dealers)))
+        return [*actions, *self._part()]
+
+    def _part(self) -> list[Action]:
+        """Let go of clients that have the model, once there is nothing more for them to hear."""
+        if self._sum is not None and not self._sum.done:
+            return []
+        now_free = sorted(self._informed - self._parted)
+        self._parted.update(now_free)
+        everybody = len(self._informed) == self._agreement.num_clients
+        return [*(Close(client) for client in now_free if client in self._clients), *(self._end() if everybody else ())]
 
     def _end(self) -> list[Action]:
         self.ended = True

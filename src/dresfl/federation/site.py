@@ -16,14 +16,16 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from dresfl.errors import DresError, MessageError, Refused, StoreError
-from dresfl.protocol import Session, Task, Verdict, num_slices
+from dresfl.protocol import Session, Task, Verdict, final_sum, num_slices
 from dresfl.sealing import Roster
 
 from .actions import (
     Action,
+    AddDealt,
     AnswerTask,
     CheckDealers,
     Deal,
+    DealCounts,
     Disconnect,
     EndRun,
     Flush,
@@ -36,6 +38,7 @@ from .actions import (
     Leave,
     ResumeRun,
     SendToCoordinator,
+    SignDealers,
     TakeHops,
     Work,
     log,
@@ -53,6 +56,7 @@ from .messages import (
     Begin,
     Check,
     Checked,
+    DealersOf,
     Declined,
     Done,
     Hello,
@@ -63,17 +67,21 @@ from .messages import (
     Ready,
     Reject,
     Relayed,
+    Release,
     Request,
     Slice,
+    TotalsOf,
     Wait,
     decode,
 )
+from .summing import Summing
 from .terms import Introduction, Terms
 
 _FLUSH_BYTES = 2**23  # of slices kept: then they are put on the disk for good, and acknowledged
 _FLUSH_SLICES = 256  # likewise
 _IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
 _LASTING_SECONDS = 10.0  # a connection that was of use for so long did not fail at once, whatever ended it
+_SUM_SECONDS = 600.0  # that a client which has the model stays for the sum; the coordinator ends it before
 _FAREWELL_SECONDS = 5.0  # for the coordinator to close the connection after the end
 NO_CHALLENGE = bytes(16)
 
@@ -141,6 +149,7 @@ class Site:
         self._hidden = HiddenAnswering() if agreement.mode == "hidden" else None
         self._answering: Answering = self._hidden or OpenAnswering(agreement)
         self._over = False  # this client has what it came for
+        self._summing = Summing()
         self._final: Task | None = None
         self._failed_at: tuple[int, int] | None = None  # the last hop that the own disk kept from being answered
         # Whether this connection, or the last one, was of use: slices were kept, a round came after an answered one, or
@@ -204,14 +213,17 @@ class Site:
 
     def received(self, data: bytes | memoryview, now: float) -> list[Action]:
         """A message of the coordinator has come."""
-        if not self._connected or self._leave_at is not None:
+        if not self._connected or (self._leave_at is not None and not self._summing.active):
             return []
         if self._heard_at is None:
             self._heard_at = now
         try:
-            return self._take(decode(data, FROM_COORDINATOR))
+            message = decode(data, FROM_COORDINATOR)
+            if isinstance(message, DealersOf | Release | TotalsOf):
+                return self._of_sum(self._summing.received(message), now)
+            return [] if self._over else self._take(message)
         except MessageError as error:
-            return self._disconnect(str(error))
+            return self.disconnected(now) if self._over else self._disconnect(str(error))
         except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
             return [GiveUp(error)]
 
@@ -226,7 +238,8 @@ class Site:
             if again:  # fetching shares again did not help: the disk itself will not do
                 return self._give_up(result)
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
-        if isinstance(result, DresError) and not isinstance(result, MessageError):
+        summing = isinstance(work, DealCounts | SignDealers | AddDealt)
+        if isinstance(result, DresError) and not isinstance(result, MessageError) and not summing:
             return self._give_up(result)
         match work:
             case Join():
@@ -249,7 +262,9 @@ class Site:
                 return [_send(Informed(work.final.round_number))]
             case EndRun():
                 self._over, self._final, self._leave_at = True, work.final, now + _FAREWELL_SECONDS
-                return [_send(Informed(self._agreement.rounds))]
+                return [_send(Informed(self._agreement.rounds)), *self._count(work.final, now)]
+            case DealCounts() | SignDealers() | AddDealt():
+                return self._of_sum(self._summing.worked(work, result), now)
         return self._of_rounds(self._answering.worked(work, result))
 
     def _of_rounds(self, actions: list[Action]) -> list[Action]:
@@ -259,6 +274,23 @@ class Site:
         if reasons:
             return self._disconnect(reasons[0])
         self._pending += [action for action in actions if isinstance(action, Work)]
+        return actions
+
+    def _count(self, final_task: Task | None, now: float) -> list[Action]:
+        """After the model: count on the own rows, if totals are agreed on and this client knows of the run."""
+        member = self._member
+        if final_task is None or member is None or final_sum(member.session) is None:
+            return []
+        self._leave_at = now + _SUM_SECONDS
+        return [self._do(self._summing.begin(final_task))]
+
+    def _of_sum(self, actions: list[Action], now: float) -> list[Action]:
+        """What the sum asks for. When it is over for this client, it leaves soon."""
+        if not self._joined:
+            raise MessageError("a message of a sum came before Begin")
+        self._pending += [action for action in actions if isinstance(action, Work)]
+        if self._over and not self._summing.active:
+            self._leave_at = now + _FAREWELL_SECONDS
         return actions
 
     def _give_up(self, error: DresError) -> list[Action]:

@@ -17,19 +17,24 @@ from dresfl.protocol import (
     Client,
     Session,
     ShareTable,
+    SumNotes,
     Task,
     Verdict,
+    accuracy_counts,
     common_coins,
     examine_dealers,
+    final_sum,
     held_set_ups,
 )
 from dresfl.sealing import Identity, Roster
 
 from .actions import (
+    AddDealt,
     AnswerTask,
     CheckDealers,
     ConfirmHop,
     Deal,
+    DealCounts,
     EndRun,
     Flush,
     Join,
@@ -38,6 +43,7 @@ from .actions import (
     KeepModel,
     KeepVerdict,
     ResumeRun,
+    SignDealers,
     Stand,
     StartRun,
     TakeHops,
@@ -50,6 +56,7 @@ from .messages import Attestations, Attested, Checked
 from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Judgement, Membership
+from .sums import SumWork
 from .terms import NO_COIN, NO_NONCE, Introduction, Terms
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
@@ -114,6 +121,9 @@ class Store(Protocol):
     def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> HiddenRun:
         """Count a run that begins now, with its own seeds of round 0. Refused beyond what was agreed on."""
 
+    def sum_notes(self, session: Session) -> SumNotes:
+        """What is kept of the sums on a sharing."""
+
 
 @final
 class Workplace:
@@ -147,6 +157,7 @@ class Workplace:
         self._session: Session | None = None
         self._table: ShareTable | None = None
         self._slices: SealedSlices | None = None
+        self._summing: SumWork | None = None
 
     def introduce(self) -> Introduction:
         """What this client brings to the terms. Every time it has a coin that nobody has seen."""
@@ -200,6 +211,12 @@ class Workplace:
             case EndRun():
                 self._end_run(work.final)
                 return None
+            case DealCounts():
+                return self._sum_work.deal(self._counts(work.final))
+            case SignDealers():
+                return self._sum_work.sign(work.proposed)
+            case AddDealt():
+                return self._sum_work.add(work.release)
         raise RuntimeError(f"{work} is not known")
 
     def _session_of(self, rows: tuple[int, ...], nonce: bytes) -> Session:
@@ -304,3 +321,21 @@ class Workplace:
         run = self._store.hidden_run(self._member[0])
         if run is not None:
             run.end()
+
+    # -- the sum at the end ----------------------------------------------------------------------------------
+
+    @property
+    def _sum_work(self) -> SumWork:
+        """This client's part of the sum that the agreement has at the end of a run."""
+        if self._summing is None:
+            session, plan = self._member[0], final_sum(self._member[0])
+            if plan is None:
+                raise MessageError("no sum is agreed on")
+            secret, notes = self._store.secret(session), self._store.sum_notes(session)
+            self._summing = SumWork(plan, self.index, self._identity, self._roster, secret, notes)
+        return self._summing
+
+    def _counts(self, final_task: Task) -> Tensor:
+        session = self._member[0]
+        confusion = session.hidden_plan.settings.totals == "confusion"
+        return accuracy_counts(session.network, final_task.weights, *self._rows(), confusion=confusion)

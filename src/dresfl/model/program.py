@@ -85,6 +85,17 @@ class Step:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class StepElements(Generic[Elements]):
+    """A `Step` whose coefficients are elements (M,1,1): graphs are recorded once for rounds of different rates."""
+
+    shift: int
+    multiplier: Elements
+    keep: Elements
+    recall: Elements
+
+
+@final
 @dataclass(frozen=True)
 class Guard:
     """A sum of squares that is cut by `shift` and opened in the clear: above `limit` the run has diverged."""
@@ -195,7 +206,7 @@ class Program:
     def training(
         self,
         field: Arithmetic[Elements],
-        steps: Sequence[Step],
+        steps: Sequence[Step | StepElements[Elements]],
         inputs: Elements,
         targets: Elements,
         state: Elements,
@@ -454,7 +465,7 @@ class _Play(Generic[Elements]):
 
     def train(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step | StepElements[Elements]],
         inputs: Elements,
         targets: Elements,
         state: Elements,
@@ -471,20 +482,36 @@ class _Play(Generic[Elements]):
         out, kept = yield from self._forward(inputs, weights)
         gradients = yield from self._gradients(self._errors(out, targets), kept, weights)
         self.gradient_scales = tuple(gradient.scale for gradient in gradients)
-        products = []
-        for p, step, gradient in zip(network.parameters, steps, gradients, strict=True):
-            whole = slice(p.weight.start, p.bias.stop)
-            linear = field.scale(weights[:, :1, whole], step.keep)
-            if step.recall:
-                linear = field.add(linear, field.scale(previous[:, :1, whole], step.recall))
-            moved = field.scale(gradient.elements, -step.multiplier)
-            by_rows = gradient.bits + math.log2(max(1, step.multiplier))
-            by_weights = WEIGHT_MAGNITUDE + self._weight_bits + step.shift
-            name, magnitude = f"{p.name} step", math.log2(2.0**by_rows + 2.0**by_weights)
-            products.append(Product(name, moved, step.shift, magnitude, total=True, once=linear))
+        products = [
+            self._step(p, step, gradient, weights[:, :1], previous[:, :1])
+            for p, step, gradient in zip(network.parameters, steps, gradients, strict=True)
+        ]
         moved_weights = yield from self._hop(*products)
         carried = [self._quotients[name] for name in self._carried]
         return field.concat([*moved_weights, *carried], 2)
+
+    def _step(
+        self,
+        p: Parameters,
+        step: Step | StepElements[Elements],
+        gradient: _Value[Elements],
+        weights: Elements,
+        previous: Elements,
+    ) -> Product[Elements]:
+        """What moves the weights of a layer."""
+        field, whole = self._field, slice(p.weight.start, p.bias.stop)
+        now, before = weights[:, :, whole], previous[:, :, whole]
+        multiplier = step.multiplier if isinstance(step, Step) else 1
+        by_rows = gradient.bits + math.log2(max(1, multiplier))
+        by_weights = WEIGHT_MAGNITUDE + self._weight_bits + step.shift
+        name, magnitude = f"{p.name} step", math.log2(2.0**by_rows + 2.0**by_weights)
+        if isinstance(step, Step):
+            moved, linear = field.scale(gradient.elements, -step.multiplier), field.scale(now, step.keep)
+            linear = field.add(linear, field.scale(before, step.recall)) if step.recall else linear
+        else:
+            moved = field.scale(field.mul(gradient.elements, step.multiplier), -1)
+            linear = field.add(field.mul(now, step.keep), field.mul(before, step.recall))
+        return Product(name, moved, step.shift, magnitude, total=True, once=linear)
 
     def _weighted_norm(self, weights: Elements, factors: Sequence[int]) -> Elements:
         """Σ_i f_i·‖W_i‖² (M,1 or N,1)."""

@@ -63,6 +63,7 @@ from .sums import (
     add_shares,
     deal_vector,
     decode_totals,
+    final_sum,
     vector_tag,
 )
 from .training import RoundRecord, Training, stepped

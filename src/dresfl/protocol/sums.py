@@ -236,6 +236,14 @@ class MemoryNotes:
 # -- accuracy --------------------------------------------------------------------------------------------------------
 
 
+def final_sum(session: Session) -> SumPlan | None:
+    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is."""
+    settings = None if session.hidden is None else session.hidden.settings
+    if settings is None or settings.trial or not settings.totals:
+        return None
+    return accuracy_plan(session, confusion=settings.totals == "confusion")
+
+
 def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:
     """The sum at the end of a run: rows that the model gets right, and all rows.
 

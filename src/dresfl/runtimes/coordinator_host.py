@@ -45,7 +45,7 @@ TERMS_ROLE = "terms"  # the role of terms.json, if it is sealed
 
 @final
 class CoordinatorHost:
-    """One run of a coordinator in a folder: terms.json, spool/, and what `watch` writes."""
+    """One run of a coordinator in a folder: terms.json, spool/, hops/, and what `watch` writes."""
 
     def __init__(
         self,
@@ -58,21 +58,20 @@ class CoordinatorHost:
         watch: Callable[[RoundRecord, int], None],
         log: WriteLog,
         key: StorageKey | None = None,
-        on_loss: Callable[[int, float], None] = lambda round_number, loss: None,
+        opened_loss: Callable[[int, float], None] = lambda round_number, loss: None,
     ) -> None:
-        """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
+        """make_training: the training of a session, restored if there is a checkpoint; in the open mode alone.
 
-        What `watch` writes must be on the disk when it returns, or follow again from what is. In the hidden mode there
-        is no training, and after a crash a round may be watched twice. key: seals the terms and what hops published.
-        on_loss: called with a round and the validation loss that was opened in it.
+        watch: called after every round. What it writes must be on the disk when it returns, or follow again from what
+        is. key: seals the terms and published hops. opened_loss: called with each validation loss of a hidden run.
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
         self._make_training = make_training
         self._agreement, self._watch, self._log, self._key = agreement, watch, log, key
-        self._folder, self._on_loss = folder, on_loss
-        self._broadcasts: BroadcastStore | None = None
         self.most_bytes = largest_message(agreement)  # of a message
         self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
+        self._hops_folder, self._opened_loss = folder, opened_loss
+        self._hops: BroadcastStore | None = None
         self._spool: Spool | None = None
         self._session: Session | None = None
         self._recorder = WireRecorder(agreement, folder, COORDINATOR)
@@ -82,7 +81,7 @@ class CoordinatorHost:
                 data = self._terms_path.read_bytes()
             terms = Terms.from_json(open_file(key, data, TERMS_ROLE, self._terms_path), agreement)
         self.machine = Coordinator(
-            settings, agreement, identity, roster, self._train, terms, self._open_spool, self._open_broadcasts
+            settings, agreement, identity, roster, self._train, terms, self._open_spool, self._open_hops
         )
 
     def _train(self, session: Session) -> Training:
@@ -93,16 +92,16 @@ class CoordinatorHost:
         self._spool = Spool(self._spool_folder, session.sharing_id)
         return self._spool.stored()
 
-    def _open_broadcasts(self, run: bytes) -> list[StoreBroadcast]:
-        """What the hops of a hidden run have published, as far as it is kept."""
-        self._broadcasts = BroadcastStore(self._folder, run, self._key)
-        hops = [hop for hops in self._broadcasts.rounds().values() for hop in hops]
-        return [StoreBroadcast(run, hop.round_number, hop.hop, hop.published, hop.note) for hop in hops]
+    def _open_hops(self, run: bytes) -> list[StoreBroadcast]:
+        """What the hops of a hidden run have published, as far as the disk keeps it."""
+        self._hops = BroadcastStore(self._hops_folder, run, self._key)
+        found = [hop for hops in self._hops.rounds().values() for hop in hops]
+        return [StoreBroadcast(run, hop.round_number, hop.hop, hop.published, hop.note) for hop in found]
 
-    def _store_broadcast(self, action: StoreBroadcast) -> None:
-        if self._broadcasts is None:
-            raise RuntimeError("the hidden run has not begun")
-        self._broadcasts.put(Broadcast(action.round_number, action.hop, action.published, action.note))
+    def close(self) -> None:
+        """Close the files of the run."""
+        if self._hops is not None:
+            self._hops.close()
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -169,9 +168,9 @@ class CoordinatorHost:
                 case Record():
                     self._watch(action.record, action.answers)
                 case StoreBroadcast():
-                    self._store_broadcast(action)
+                    self._store_hop(action)
                 case RecordLoss():
-                    self._on_loss(action.round_number, action.loss)
+                    self._opened_loss(action.round_number, action.loss)
                 case StoreSlice():
                     left.extend(self._store(action, on_network))
                 case DropSlice():
@@ -184,6 +183,12 @@ class CoordinatorHost:
                 case _:
                     raise RuntimeError(f"{action} is not the coordinator's")
         return on_network
+
+    def _store_hop(self, action: StoreBroadcast) -> None:
+        """Put a hop on the disk before it is published. If the disk will not have it, the coordinator ends."""
+        if self._hops is None:
+            raise RuntimeError("the run has not begun")
+        self._hops.put(Broadcast(action.round_number, action.hop, action.published, action.note))
 
     def _store(self, action: StoreSlice, on_network: list[OnNetwork]) -> list[Action]:
         """Keep a slice. If the disk will not have it, its dealer is sent away and may come back with it."""

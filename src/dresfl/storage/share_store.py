@@ -64,6 +64,7 @@ from .hidden_state import (
 )
 from .set_up_file import NAME as SET_UP
 from .share_table import DiskTable, unfinished
+from .sum_notes import SUMS, SumFile
 
 _log = logging.getLogger(__name__)
 
@@ -366,6 +367,10 @@ class ShareStore:
             raise StoreError("this store was opened for the open mode", "open it with the agreement's allowance")
         return self._allowance
 
+    def sum_notes(self, session: Session) -> SumFile:
+        """What is kept of the sums on a session's sharing."""
+        return SumFile(self._folder(session))
+
     # -- the check of the dealers ----------------------------------------------------------------------------
 
     def claim_check(self, session: Session, coins: bytes) -> bool:
@@ -418,8 +423,8 @@ class ShareStore:
     def forget(self, identity: str) -> None:
         """Delete the shares of a sharing. To take part in it again, this client has to be dealt them again.
 
-        Which rounds were answered, and how many runs there were, stays written down: a client that forgot could be
-        asked for a round twice. Seeds are overwritten before they are deleted.
+        Which rounds were answered, how many runs there were, and what was summed, stays written down: a client that
+        forgot could be asked for a round twice. Seeds are overwritten before they are deleted.
         """
         known = [folder.name for folder in self._dealt_sharings()]
         if identity not in known:
@@ -506,7 +511,7 @@ def _is_hex(text: str) -> bool:
 
 def _dealt(folder: Path) -> list[Path]:
     """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
-    kept = _CLAIM, _VERDICT, RUNS
+    kept = _CLAIM, _VERDICT, RUNS, SUMS
     files = [path for path in folder.iterdir() if path.suffix not in (".answered", HOP) and path.name not in kept]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 

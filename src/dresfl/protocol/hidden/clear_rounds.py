@@ -14,7 +14,7 @@ mask.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, cast, final
 
@@ -33,6 +33,7 @@ from dresfl.field import (
     ResidueField,
     is_prime,
 )
+from dresfl.model.program import StepElements
 
 from .plan import HiddenPlan, Item
 from .published import centre
@@ -169,13 +170,16 @@ class RealRing(Ring[Tensor]):
 class ResidueRing(Ring[Tensor]):
     """Residues of the clear values modulo enough primes for all planned bits and 20 more, in which an overflow shows.
 
-    `exceeded` counts products beyond their plan where a graph, which cannot look at values, plays the rounds.
+    exceeded: where a graph plays the rounds, which cannot look at values, it counts the products beyond their plan and
+    the guards' quotients above their limits.
     """
 
     def __init__(self, plan: HiddenPlan, device: str = "cpu", exceeded: Tensor | None = None) -> None:
         items = [item for number in {0, 1, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
         self.arithmetic: ResidueField = clear_field(max(item.bits for item in items), device)
         self._exceeded = exceeded
+        self._limits = {f"{guard.name} quotient": guard.limit for guard in plan.program.guards}
+        self._shards = plan.parameters.num_shards
 
     def total(self, once: Tensor | None, elements: Tensor) -> Tensor:
         field = self.arithmetic
@@ -199,11 +203,14 @@ class ResidueRing(Ring[Tensor]):
         return cut.view(shape)
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
-        if self._exceeded is None:
-            found = self.arithmetic.lift_exact(_told(item, values))
-            self._check(item, torch.tensor([float(value) for value in found], dtype=torch.float64))
-            return found
-        raise ValueError("a graph cannot look at what is opened")
+        told = _told(item, values)
+        if self._exceeded is not None:
+            opened, _ = self.arithmetic.lift_checked(told)
+            self._exceeded += (opened > self._limits[item.name] * (self._shards if item.total else 1)).sum()
+            return [0]
+        found = self.arithmetic.lift_exact(told)
+        self._check(item, torch.tensor([float(value) for value in found], dtype=torch.float64))
+        return found
 
 
 def _told(item: Item, values: Elements) -> Elements:
@@ -246,13 +253,14 @@ def play_round(
     dither: Dither,
     validation: Callable[[], tuple[Elements, Elements]] | None = None,
     watch: Callable[[int, Item, Elements], None] = lambda hop, item, product: None,
+    steps: Sequence[StepElements[Elements]] | None = None,
 ) -> Played[Elements]:
     """One round on clear values. Diverged and HeadroomAlarm as in `HiddenPlan.round_program` and in the ring.
 
     rows: inputs (M,K,B,F) and targets (M,K,B,C). states: that after the last round and the one before it.
-    watch: is shown every product (M,k,count), with the number of its hop.
+    watch: is shown every product (M,k,count), with the number of its hop. steps: the round's, as elements.
     """
-    program = plan.round_program(ring.arithmetic, round_number, *rows, *states, validation)
+    program = plan.round_program(ring.arithmetic, round_number, *rows, *states, validation, steps)
     products, loss = next(program), None
     for number, hop in enumerate(plan.hops(round_number)):
         sent = [

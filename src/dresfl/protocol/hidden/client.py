@@ -23,7 +23,7 @@ from dresfl.masking import HiddenMasks
 
 from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
-from .check import KEY_WORDS, check_confirmed, check_values, repetitions
+from .check import KEY_WORDS, Unconfirmed, check_confirmed, check_values, repetitions
 from .ledger import History, Ledger, Position, WeightBroadcast
 from .plan import Hop
 from .published import cut, final_weights, num_values, opened_integers, split, unpack_published
@@ -274,22 +274,24 @@ class HiddenClient:
         return self._masks.common(label, self._confirmations)
 
     def confirm(self, values: Mapping[int, Tensor]) -> None:
-        """All clients' check values of the hop that was published last. MessageError: it was not published truly."""
+        """All clients' check values of the hop that was published last. Unconfirmed: more are needed.
+
+        HeadroomAlarm: the hop was not published truly, and this client leaves the run.
+        """
         if self._is_confirmed:
             return
         self._refuse_if_stopped()
-        hop_was_total, session = bool(self.ledger.after_total), self.session
-        agreeing = session.recovery_threshold + session.max_colluders
+        session, total = self.session, self.ledger.after_total
         if self._own is None:
             raise MessageError("there is nothing to confirm")
         together = {**values, self.index: self._own}
         try:
-            check_confirmed(session.code, together, self.index, total=hop_was_total, agreeing=agreeing)
-        except MessageError as error:
-            if len(together) >= agreeing:
-                self._stop(str(error))
-                raise HeadroomAlarm(str(error), "nothing more is sent in this run") from error
+            check_confirmed(session.code, together, self.index, total=total, max_colluders=session.max_colluders)
+        except Unconfirmed:
             raise
+        except MessageError as error:
+            self._stop(str(error))
+            raise HeadroomAlarm(str(error), "nothing more is sent in this run") from error
         self._is_confirmed = True
 
     # -- rounds ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.field import Arithmetic, Elements, Outline, PublicStream, ResidueField, is_prime
 from dresfl.model import Network, layer_from_dict
 from dresfl.model.layers import Activation, Affine
-from dresfl.model.program import Guard, Product, Program, Sent, Step
+from dresfl.model.program import Guard, Product, Program, Sent, Step, StepElements
 from dresfl.optimizers import Optimizer
 
 from .settings import DEGREES, HiddenSettings, Schedule
@@ -244,17 +244,19 @@ class HiddenPlan:
         weights: Elements,
         previous: Elements,
         validation: Callable[[], tuple[Elements, Elements]] | None = None,
+        steps: Sequence[Step | StepElements[Elements]] | None = None,
     ) -> Generator[list[Any], Sent, Elements]:
         """The products of a round, hop by hop, in the order of `hops`, over shares, integers or reals.
 
         inputs (M,N,B,F), targets (M,N,B,C); weights and previous: the state after the last round and the one before it
-        (M,1 or N,·). validation: makes the coded rows (M,N,·,F), (M,N,·,C) of the validation.
+        (M,1 or N,·). validation: makes the coded rows (M,N,·,F), (M,N,·,C) of the validation. steps: the round's, for
+        callers that have them.
         Each hop is a list with one entry for each item: (M,N,count), or a pair for sums over the shards that hold a
         part which is to be added once: (M,1,count), (M,N,count). It is sent, item by item, what came of them: cut
         values (M,N,count), or (M,1,count) of sums, or integers where an item is opened in the clear.
         Returns the new state (M,1,·). Raises Diverged if a guard's quotient is above its limit.
         """
-        steps = self.steps(round_number)
+        steps = self.steps(round_number) if steps is None else steps
         state: Elements = yield from _bare(self.program.training(arithmetic, steps, inputs, targets, weights, previous))
         if self.validates(round_number):
             if validation is None:

@@ -64,11 +64,14 @@ def terms_of(plan: HiddenPlan) -> SecurityTerms:
 
 def _ranges(plan: HiddenPlan) -> float:
     """The bits of the proof that rows lie in [0, 1]."""
-    num_clients = plan.parameters.num_clients
+    parameters, num_clients = plan.parameters, plan.parameters.num_clients
+    spare = num_clients - parameters.num_shards - plan.mask_degree
+    deviating = min(max(parameters.max_liars, parameters.max_colluders), spare // 2)
     layout = BitLayout.of(plan.network, 0.0, 1.0)
-    sizes = {"num_clients": num_clients, "num_masks": plan.num_masks, "most_rows": MOST_ROWS, "kappa": plan.kappa}
-    proof = plan_range_proof(plan.moduli, layout, **sizes)
-    return false_ranges(plan.moduli[0], num_clients, proof.num_squares, proof.num_sums, proof.factor_bits)
+    sizes = {"num_clients": num_clients, "max_deviating": deviating, "num_masks": plan.num_masks}
+    proof = plan_range_proof(plan.moduli, layout, **sizes, most_rows=MOST_ROWS, kappa=plan.kappa)
+    planned = proof.num_squares, proof.num_sums, proof.factor_bits
+    return false_ranges(plan.moduli[0], num_clients, deviating, *planned)
 
 
 def _cell(bits: float) -> str:

@@ -483,7 +483,7 @@ def test_the_planned_numbers_of_sums_are_the_least_that_miss_seldom_enough():
         proof = plan_range_proof(
             MODULI, LAYOUT, num_clients=clients, max_deviating=1, num_masks=20, most_rows=3000, kappa=72
         )
-        tries = clients * clients * 2 ** min(clients, 64)
+        tries = 2 * clients * clients * 2 ** min(clients, 64)
         q = Fraction(1, 2**21)
         for missed, count in ((2 * q - q * q, proof.num_squares), (Fraction(1, 2**proof.factor_bits), proof.num_sums)):
             assert tries * missed**count < Fraction(1, 2**40) <= tries * missed ** (count - 1)

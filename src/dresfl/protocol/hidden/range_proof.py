@@ -41,7 +41,7 @@ shares are on its disk. So factors cannot be tried out by hashing, as in a Fiat�
 is left: a coordinator in league with the dealer sees all coins and then says which clients take part. Those are at most
 2^N choices, and no more than 2^64 can be tried (`coin_choices`). And T receivers that lie may decide who is left out as
 deviating: C(N,e) choices. S and U are the least for which N·C(N,e)·2^min(N,64) times the probability of one miss is
-below 2^−40: over all N dealers, and whatever is tried.
+below 2^−41 each: over all N dealers, whatever is tried, a bad row is missed with probability 2^−40 at most.
 
 **Receivers that lie.** A dealer is judged here only if its shares passed the dealers' check, and only on receivers that
 deviate on no dealer and hold the same seeds as others. Then all honest values lie on polynomials of degree ≤ D by
@@ -226,8 +226,8 @@ def most_sums(num_clients: int, max_deviating: int) -> int:
 
 
 def _tries(num_clients: int, max_deviating: int) -> int:
-    """N·C(N,e)·2^min(N,64): the module says of what."""
-    return num_clients * math.comb(num_clients, max_deviating) * coin_choices(num_clients)
+    """2·N·C(N,e)·2^min(N,64): the module says of what."""
+    return 2 * num_clients * math.comb(num_clients, max_deviating) * coin_choices(num_clients)
 
 
 # -- what a receiver publishes ---------------------------------------------------------------------------------------

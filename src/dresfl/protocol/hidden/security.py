@@ -79,11 +79,11 @@ def false_dealers(moduli: Sequence[int], num_clients: int, deviating: int) -> fl
     return -least_combinations(sets, missed) * math.log2(missed) - math.log2(sets)
 
 
-def false_ranges(modulus: int, num_clients: int, squares: int, sums: int, factor_bits: int) -> float:
+def false_ranges(modulus: int, num_clients: int, deviating: int, squares: int, sums: int, factor_bits: int) -> float:
     """A dealer's rows are out of range and pass `range_proof`: S checks of squares, U sums with factors of w bits."""
     once = largest_probability(modulus)
     missed = together(-squares * math.log2(2 * once - once * once), float(sums * factor_bits))
-    return missed - math.log2(num_clients * coin_choices(num_clients))
+    return missed - math.log2(math.comb(num_clients, deviating) * coin_choices(num_clients) * num_clients)
 
 
 def equal_keys(uses: int) -> float:

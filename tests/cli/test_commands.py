@@ -239,7 +239,8 @@ def test_a_full_disk_is_refused(dresfl: Run, toy: Path, monkeypatch: pytest.Monk
 
 def test_demo_compares_three_methods_and_draws(dresfl: Run, tmp_path: Path):
     for _ in range(2):  # a second demo replaces the first
-        result = dresfl("demo", "--out", "demo", "--set", "rounds=6", "--set", "evaluate_every=3", cwd=tmp_path)
+        short = "--set", "rounds=6", "--set", "evaluate_every=3", "--no-hidden"
+        result = dresfl("demo", "--out", "demo", *short, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     for word in ("DReS-FL", "FedAvg", "centralised", "seed 0", "passed over"):
         assert word in result.stdout

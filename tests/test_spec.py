@@ -61,7 +61,7 @@ NETWORK, SEALING = VECTORS["network"], VECTORS["sealing"]
 MESSAGES = ["Hello", "Holding", "Ready", "Slice", "Ack", "Reject", "Answered", "Informed", "Declined", "Checked"]
 MESSAGES += ["Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done", "Check", "Judged"]
 HIDDEN = ["Attested", "HopAnswered", "Standing", "Confirmed", "Counted", "SetSigned", "Added"]
-HIDDEN += ["Attestations", "Opened", "Resume", "Confirmations", "Alarm", "Started"]
+HIDDEN += ["Attestations", "Opened", "Resume", "Confirmations", "Alarm", "Started", "DealersOf", "Release", "TotalsOf"]
 
 
 # -- section 2: participants ----------------------------------------------------------------------------------------

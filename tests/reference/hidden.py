@@ -851,6 +851,7 @@ class HiddenClient:
                 self.products = self.program.send(going_on)
             except StopIteration as end:
                 self.before, self.weights = self.weights, end.value
+        self.after_total = hop.total
         chain.advance(sha256(published), loss)
         d = self._check(chain.after_label("rho"), plan.mod(v - hat), self.S, None)
         both = np.concatenate([0 * d, d] if hop.total else [d, 0 * d], 1)
@@ -888,6 +889,31 @@ class HiddenClient:
         flat = [int.from_bytes(sealed[3 * i : 3 * i + 3], "little") for i in range(count)]
         found = np.array(flat, dtype=object).reshape(len(self.plan.moduli), self.S_c)
         return self.plan.mod(found - self._check_seal(client))
+
+    def agrees(self, values: dict[int, Array]) -> bool:
+        """Whether at least R + T check values, this client's own among them, lie on polynomials zero where they must.
+
+        For clients that tell the truth: all values must agree.
+        """
+        plan, clients = self.plan, sorted(values)
+        if len(clients) < plan.R + plan.T or self.own is None or (values[self.index] != self.own).any():
+            return False
+        first = {i: values[i] for i in clients[: plan.R]}
+        if any((self._interpolated(first, self.families.point(i)) != values[i]).any() for i in clients[plan.R :]):
+            return False
+        shards = [self._interpolated(first, k) for k in range(1, plan.K + 1)]
+        return not any(part.any() for part in ([plan.mod(sum(shards))] if self.after_total else shards))
+
+    def _interpolated(self, values: dict[int, Array], at: int) -> Array:
+        found: Any = 0
+        for i in values:
+            z, others = self.families.point(i), [self.families.point(j) for j in values if j != i]
+            words = [
+                [math.prod(at - x for x in others) * pow(math.prod(z - x for x in others), -1, p)]
+                for p in self.plan.moduli
+            ]
+            found = found + np.array(words, dtype=object) * values[i]
+        return self.plan.mod(found)
 
     # -- 17.9
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from consortium import Consortium
+from dresfl.federation import RoundTiming
 from dresfl.model import weights_sha256
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.grpc_runtime import Credentials
@@ -64,7 +65,7 @@ def test_a_client_from_the_page_alone_in_the_hidden_mode(tmp_path: Path, shards:
     )
 
     async def run() -> list[int]:
-        network = Network(consortium)
+        network = Network(consortium, RoundTiming(deadline=3.0))  # a sum at the end waits so long for this client
         coordinator = await network.start_coordinator()
         sites = network.start_clients(but=(place,))
         credentials = grpc.ssl_channel_credentials(own.authority, own.identity.tls_key_pem(), own.certificate)

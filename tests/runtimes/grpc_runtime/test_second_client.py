@@ -65,7 +65,7 @@ def test_a_client_from_the_page_alone_in_the_hidden_mode(tmp_path: Path, shards:
     )
 
     async def run() -> list[int]:
-        network = Network(consortium, RoundTiming(deadline=3.0))  # a sum at the end waits so long for this client
+        network = Network(consortium, RoundTiming(deadline=1.0))  # a sum at the end waits so long for this client
         coordinator = await network.start_coordinator()
         sites = network.start_clients(but=(place,))
         credentials = grpc.ssl_channel_credentials(own.authority, own.identity.tls_key_pem(), own.certificate)

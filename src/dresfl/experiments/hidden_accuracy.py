@@ -4,6 +4,7 @@
     python -m dresfl.experiments.hidden_accuracy mnist --seeds 3 --data FOLDER --device cuda --out …
 
 adds a line for each run. Both modes run without coding (engine `direct`), which gives the weights of the protocol.
+For each seed both start from the same weights and draw the same batches, so that their differences can be compared.
 Learning rates are the presets'; `--choose` compares some on held-out training rows and prints what it found. Test rows
 are looked at once, at the end of each run.
 """
@@ -20,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dresfl.api.simulate import simulate
+from dresfl.api.simulate_hidden import hidden_session
+from dresfl.coding import CodeParameters
 from dresfl.data import DataSet, load, partition
 from dresfl.model import Network, mlp
 from dresfl.optimizers import Optimizer
@@ -62,6 +65,11 @@ def accuracy(
 ) -> float:
     """The share of `test` that a model trained on `train` classifies right."""
     parts = partition(train.labels, _CLIENTS, "label-sorted")
+    settings = HiddenSettings(schedule=schedule, trusted_dealers=True)
+    if mode == "open":  # with the weights and batches of the hidden run of this seed
+        code, rows = CodeParameters(_CLIENTS, batch_size=_BATCH), [len(part) for part in parts]
+        twin = hidden_session(task.network(), code, settings, task.optimizer(), task.rounds, rows, seed)
+        seed = twin.stream.seed
     run = simulate(
         task.network(),
         [(train.inputs[rows].reshape(len(rows), -1), train.labels[rows]) for rows in parts],
@@ -74,7 +82,7 @@ def accuracy(
         device=device,
         evaluate_every=task.rounds,
         mode=mode,
-        hidden=HiddenSettings(schedule=schedule, trusted_dealers=True) if mode == "hidden" else None,
+        hidden=settings if mode == "hidden" else None,
     )
     found = run.summary.test_accuracy
     if found is None:

@@ -189,9 +189,13 @@ def test_optimisers_that_need_the_gradient_are_refused_by_name(optimizer, wanted
 
 def test_a_rate_that_the_plan_cannot_vouch_for_is_refused():
     with pytest.raises(UsageError) as refused:
-        plan_of(optimizer=Optimizer("momentum", 0.1))
-    assert refused.value.hint == "use a learning rate of at most 0.0408, or schedule S2"
-    assert plan_of(optimizer=Optimizer("momentum", 0.1), schedule="S2").largest_rate > 0.4
+        plan_of(optimizer=Optimizer("momentum", 0.2))
+    assert refused.value.hint == "use a learning rate of at most 0.102, or schedule S2"
+    assert plan_of(optimizer=Optimizer("momentum", 0.2), schedule="S2").largest_rate > 0.4
+
+
+def test_a_large_rate_costs_a_prime_where_the_guards_look_late():
+    assert len(plan_of(optimizer=Optimizer("momentum", 0.03)).moduli) == len(plan_of().moduli) + 1
 
 
 def test_layers_keep_their_bits_out_of_the_hidden_mode():

@@ -69,7 +69,7 @@ from dresfl.federation.messages import (
 )
 from dresfl.masking import Blinding
 from dresfl.model import Network, weights_sha256
-from dresfl.protocol import Client, Session, Task, Training, findings, num_slices, slices
+from dresfl.protocol import Client, Session, Task, Totals, Training, findings, num_slices, slices
 from dresfl.protocol import session as session_module
 from dresfl.protocol.hidden.answers import HopAnswer
 
@@ -232,6 +232,7 @@ class World:
         self.machine: Coordinator | None = None
         self.server: Training | None = None
         self.final: str | None = None
+        self.totals: Totals | None = None  # at the coordinator, of a hidden run
         self.gave_up = ""  # why the coordinator ended the run
         self.informed: set[int] = set()
         self.start_coordinator()
@@ -429,7 +430,7 @@ class World:
             raise self.broken("an ended machine wants to be woken")
         weights = machine.model if server is None else server.weights
         self.final = "none" if weights is None else weights_sha256(weights)
-        self.informed = set(machine._informed)
+        self.informed, self.totals = set(machine._informed), machine.totals
         for client in list(self.current):
             self._end_link(client, None)
         self.machine = None

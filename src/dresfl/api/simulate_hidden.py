@@ -23,6 +23,7 @@ from dresfl.protocol.hidden.plan import make_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import Dropouts, Engine
 from dresfl.runtimes.local.hidden import HiddenFederation
+from dresfl.runtimes.local.hidden_direct import HiddenDirect
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.hidden_course import EngineState, HiddenCourse
 from dresfl.storage.model_file import StoredModel
@@ -140,8 +141,6 @@ class DirectRounds:
     """The same integers on clear values, without shares and masks; the masks' dither comes from a public stream."""
 
     def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]], dropouts: Dropouts) -> None:
-        from dresfl.runtimes.local.hidden_direct import HiddenDirect
-
         self._engine, self._dropouts = HiddenDirect(session, data), dropouts
         self._needed, self._clients = session.answers_needed, session.num_clients
 

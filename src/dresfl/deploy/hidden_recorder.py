@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dresfl.data import DataSet
 from dresfl.federation import Agreement
-from dresfl.protocol import Evaluation, RoundRecord, Session
+from dresfl.protocol import Evaluation, RoundRecord, Session, Totals
 from dresfl.runtimes.log import Log
 from dresfl.storage.at_rest import StorageKey
 from dresfl.storage.checkpoint import RunFolder
@@ -80,18 +80,33 @@ class HiddenRecorder:
         run.count_loss(round_number + 1, loss)
         self._log("validation loss", round=round_number + 1, rounds=course.rounds, loss=loss)
 
-    def finish(self, model: Tensor | None) -> dict[str, Any]:
-        """Write the model, if there is one for the coordinator, and the summary."""
+    def finish(self, model: Tensor | None, totals: Totals | None) -> dict[str, Any]:
+        """Write the model, if there is one for the coordinator, and the summary.
+
+        totals: what the clients counted on their own rows, summed.
+        """
         course, run = self._running
         course.weights, course.ended = model, True
         last = max(0, course.round_number - 1)
         run.measure(RoundRecord(last, "stepped", ()))
         run.checkpoint()
         rows = self._test.num_rows if self._test is not None else None
-        summary = summarise_hidden(course, run.progress, name=self._config.name, engine=self._engine, test_rows=rows)
+        name, engine = self._config.name, self._engine
+        counted = None if totals is None else _counted(totals, self._agreement)
+        summary = summarise_hidden(course, run.progress, name=name, engine=engine, test_rows=rows, totals=counted)
         run.finish(summary, None if model is None else stored_model(self._agreement, model))
         return summary.to_dict()
 
     def close(self) -> None:
         if self._made is not None:
             self._made[1].__exit__()
+
+
+def _counted(totals: Totals, agreement: Agreement) -> dict[str, Any]:
+    """Totals in words: rows that the final model classifies right, of all; and the confusion matrix, if it is there."""
+    correct, rows, *confusion = totals.values
+    found: dict[str, Any] = {"correct": correct, "rows": rows, "clients": list(totals.dealers)}
+    if confusion:
+        classes = agreement.network.num_classes
+        found["confusion"] = [confusion[i : i + classes] for i in range(0, len(confusion), classes)]
+    return found

@@ -34,7 +34,7 @@ def join(config: ClientConfig, log: Log, *, blinded: bool = True, share_again: b
     agreement = consented_agreement(config, roster, log)
     rows = own_rows(config.data, agreement, roster.index_of(identity.member))
 
-    async def run(workplace: Workplace) -> tuple[Task, int]:
+    async def run(workplace: Workplace) -> tuple[Task | None, int]:
         with stopping_on_signals():
             client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log, Path(config.folder))
             return await client.run(), client.machine.rounds_answered
@@ -61,9 +61,10 @@ def join(config: ClientConfig, log: Log, *, blinded: bool = True, share_again: b
     return {
         "name": identity.name,
         "client": workplace.index,
-        "rounds": final_task.round_number,
+        "mode": agreement.mode,
+        "rounds": agreement.rounds if final_task is None else final_task.round_number,
         "rounds_answered": rounds_answered,
-        "weights_sha256": weights_sha256(final_task.weights),
+        "weights_sha256": "" if final_task is None else weights_sha256(final_task.weights),
     }
 
 

@@ -74,6 +74,8 @@ class Agreement:
                 f"with{'' if self.optimizer else 'out'} an optimiser",
                 "the agreement has both in the hidden mode, and neither in the open mode",
             )
+        if self.record and self.hidden is not None:
+            raise UsageError("record is of the open mode", "take it out: a hidden run has no transcript")
         if self.rows_can_be_computed not in ("", ACCEPTED):
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'

@@ -61,6 +61,10 @@ class Confirming:
             self.release_at = now + self._grace
         return set(asked) <= self._values.keys()
 
+    def has(self, client: int) -> bool:
+        """Whether a client's value has come."""
+        return client in self._values
+
     def is_due(self, now: float) -> bool:
         return self.release_at is not None and now >= self.release_at
 

@@ -410,7 +410,7 @@ class HiddenRounds(Rounds):
             needed=self._session.answers_needed,
             then="retry",
         )
-        return [line, *self._long_histories()]
+        return [line, *self._long_histories(), *self._ask_to_confirm()]
 
     def _alarm(self, waiting: _Waiting, reason: str = "") -> list[Action]:
         """Something was falsified, and nobody can say by whom: end the run for good."""
@@ -430,6 +430,18 @@ class HiddenRounds(Rounds):
         if self._plan.settings.check == "C" and not self._ledger.at_start:
             place = self._session, self._roster, self._ledger.position
             self._confirming = Confirming(*place, self._timing.grace)
+
+    def _ask_to_confirm(self) -> list[Action]:
+        """Too few have confirmed the last hop: those who have not may have lost it, and compute it again."""
+        confirming = self._confirming
+        if confirming is None or confirming.released is not None:
+            return []
+        actions, history = list[Action](), self._history(long=True)
+        for client, follower in sorted(self._followers.items()):
+            if not confirming.has(client) and follower.helped < _MOST_HELP:
+                follower.helped += 1
+                actions += self._resume(client, history)
+        return actions
 
     def _has_confirmed(self, client: int, message: Confirmed, now: float) -> list[Action]:
         confirming, follower = self._confirming, self._followers.get(client)

@@ -183,7 +183,10 @@ class HiddenWork:
         if client.behind or client.ledger.position != message.position:
             self._client = None
             raise MessageError("the run is not where the coordinator says")
-        return self._go_on()
+        # With check C: what this client said of the last hop may be lost, and others wait for it.
+        again = self._confirmation() if client.confirmed else ()
+        result = self._go_on()
+        return HopResult((*again, *result.messages), result.ended, result.final)
 
     def take(self, opened: tuple[Opened, ...]) -> HopResult:
         """Take what hops published, and answer the next one. Hops that are known are left out."""
@@ -227,10 +230,7 @@ class HiddenWork:
         """The answer to the next hop; with check C, first the word on the last one; or the end."""
         client, ledger = self.client, self.client.ledger
         if not client.confirmed:
-            sealed = client.sealed_check()
-            if sealed is None:
-                return HopResult()
-            return HopResult((sign_confirmed(self._identity, self.session.run, ledger.position, sealed),))
+            return HopResult(self._confirmation())
         if ledger.ended:
             return HopResult(ended=True, final=self._final())
         if ledger.final and client.holds_check:
@@ -240,6 +240,13 @@ class HiddenWork:
         if answer is not None:
             messages = (HopAnswered(answer.encode(self.session.field)),)
         return HopResult(messages)
+
+    def _confirmation(self) -> tuple[Message, ...]:
+        """Check C: what this client has to say of the last hop, if it has computed that hop."""
+        sealed = self.client.sealed_check()
+        if sealed is None:
+            return ()
+        return (sign_confirmed(self._identity, self.session.run, self.client.ledger.position, sealed),)
 
     def _final(self) -> Task | None:
         model = self.client.model

@@ -132,6 +132,7 @@ class Summary:
     versions: dict[str, str]
     mode: str = "open"
     validation_losses: dict[str, float] = dataclasses.field(default_factory=dict)  # hidden mode: by rounds done
+    totals: dict[str, Any] | None = None  # hidden mode: what clients counted on their own rows, summed at the end
     stopped_after: int | None = None  # hidden mode: rounds, if the stopping rule ended the run before the last one
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,8 +188,12 @@ def summarise_hidden(
     engine: str,
     reliable_clients: int | None = None,
     test_rows: int | None = None,
+    totals: dict[str, Any] | None = None,
 ) -> Summary:
-    """The summary of a hidden run that has ended. Engine `direct` shares and uploads nothing."""
+    """The summary of a hidden run that has ended. Engine `direct` shares and uploads nothing.
+
+    totals: what the clients counted on their own rows, summed.
+    """
     session, plan, coded = course.session, course.session.hidden_plan, engine != "direct"
     residues = session.field
     coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
@@ -218,6 +223,7 @@ def summarise_hidden(
         versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
         mode="hidden",
         validation_losses={str(done): loss for done, loss in sorted(course.losses.items())},
+        totals=totals,
         stopped_after=course.round_number if course.round_number < course.rounds else None,
     )
 

@@ -93,7 +93,7 @@ class Shift:
             if shift:
                 rest = (value - shift * shift - mean + modulus // 2) % modulus - modulus // 2
                 found.append(rest / (2 * shift))
-        return torch.tensor(found, dtype=torch.float64) / 2.0 ** plan.program.value_bits
+        return torch.tensor(found, dtype=torch.float64) / 2.0**plan.program.value_bits
 
     def rows(self, item: Item, squares: Sequence[int]) -> Tensor:
         """Rows (B,INPUTS) of zeros and ones, by least squares with the public weights W_0."""

@@ -62,9 +62,13 @@ def test_a_huge_row_reads_weights_off_an_honest_hop() -> None:
     federation = federation_of(*black_and_white(), SIZES, 6, rounds=4, batch_size=6)
     session, huge, feature = federation.session, 148, 7
     batch = session.batch_rows(2)
-    drawn = [set(zip(session.batch_rows(n).dealers.tolist(), session.batch_rows(n).rows.tolist(), strict=True)) for n in (0, 1)]
+    drawn = [
+        set(zip(session.batch_rows(n).dealers.tolist(), session.batch_rows(n).rows.tolist(), strict=True))
+        for n in (0, 1)
+    ]
     place, dealer, row = next(
-        (b, d, r) for b, (d, r) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True))
+        (b, d, r)
+        for b, (d, r) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True))
         if not any((d, r) in earlier for earlier in drawn)
     )
     for receiver in range(6):

@@ -252,9 +252,7 @@ def rows_by_two_answers(federation: HiddenFederation) -> int:
     federation.note(published)
     read = []
     for half in (clients[:4], clients[4:]):
-        squares = integers_read(
-            session, half[0].ledger, opened_anyway(session, half[0].ledger, answers_of(half))
-        )
+        squares = integers_read(session, half[0].ledger, opened_anyway(session, half[0].ledger, answers_of(half)))
         assert squares is not None
         read.append(squares)
     doubled = [(b - a - 1) for a, b in zip(*read, strict=True)]

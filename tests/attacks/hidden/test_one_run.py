@@ -122,7 +122,9 @@ def rows_of_another_batch(federation: HiddenFederation) -> int:
         return field.sub(residues, pads)
 
     whole = torch.stack([bare(answer) for answer in first[:3]], 1)
-    away = [field.sub(evaluated(field, points[:3], whole, points[i]), bare(a)) for i, a in zip((5, 6), second, strict=True)]
+    away = [
+        field.sub(evaluated(field, points[:3], whole, points[i]), bare(a)) for i, a in zip((5, 6), second, strict=True)
+    ]
     difference = evaluated(field, points[5:7], torch.stack(away, 1), session.code.data_points[0])
     count = federation.ledger.current.items[0].count
     return rows_of_difference(session, other.session, opened_integers(field, difference[:, None, :count].contiguous()))
@@ -228,8 +230,11 @@ def test_final_weights_are_no_answer_to_another_hop() -> None:
     federation = victims(rounds=3)
     plan = federation.session.hidden_plan
     clear = [
-        (number, item.name) for number in range(plan.rounds) for hop in plan.hops(number)
-        for item in hop.items if item.shift is None
+        (number, item.name)
+        for number in range(plan.rounds)
+        for hop in plan.hops(number)
+        for item in hop.items
+        if item.shift is None
     ]
     assert {name for _, name in clear} == {"norm quotient", "error quotient"}
     assert [item.name for item in plan.hops(plan.rounds)[0].items] == ["weights"]

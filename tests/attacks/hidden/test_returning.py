@@ -147,7 +147,9 @@ def test_false_last_weights_and_an_invented_hop() -> None:
     truth = federation.history()
     invented = federation.collect().published
     back = [anew(federation, index) for index in range(4)]
-    false = History((truth.weights[0], false_broadcast(session, truth.weights[1], chosen_shift(session))), truth.after, (invented,))
+    false = History(
+        (truth.weights[0], false_broadcast(session, truth.weights[1], chosen_shift(session))), truth.after, (invented,)
+    )
     for client in back:
         client.catch_up(false)
     answers = answers_of(back)

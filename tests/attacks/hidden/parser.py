@@ -111,9 +111,9 @@ def read_outputs(seen: Seen) -> Tensor:
 
 
 def rows_from_outputs(weights: Tensor, outputs: Tensor, places: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-    """Rows (m,F) by least squares with a prior, from the first layer's weights (T,F+1,H), outputs (T,B,H), places (T,B).
+    """Rows (m,F) by least squares with a prior, from the first layer's weights (T,F+1,H) and outputs (T,B,H).
 
-    z = x·W + b is linear in a row, and every round that uses the row has other weights.
+    z = x·W + b is linear in a row, and every round that uses the row has other weights. places (T,B): its rows.
     """
     count, features = mean.shape
     ones = 1 / spread.square()

@@ -4,6 +4,7 @@ The coordinator sees every published value u = z + r. A client knows all masks w
 one of the n masks in each r. So u less the masks that the client knows is the most that both together have of z.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from dresfl.protocol import Session
 from dresfl.protocol.hidden import published as publishing
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.plan import Hop, make_plan
-from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.protocol.hidden.published import opened_integers, split
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local.hidden import HiddenFederation
 
 Data = list[tuple[Tensor, Tensor]]
@@ -138,7 +139,7 @@ def known_masks(client: HiddenClient) -> list[list[int]]:
             continue
         bits = client._plan.mask_bits(item)
         high, low = (
-            sum(mask_sum(seeds, ledger.label(purpose, number), size, item.count, shards), [])
+            list(itertools.chain(*mask_sum(seeds, ledger.label(purpose, number), size, item.count, shards)))
             for purpose, size in ((b"high", bits), (b"low", item.shift))
         )
         found.append([(h << item.shift) + x for h, x in zip(high, low, strict=True)])

@@ -120,7 +120,7 @@ def diverge(federation: HiddenFederation) -> tuple[float, float]:
 @pytest.mark.parametrize(("rate", "correlation"), [(1.0, 0.03), (5.0, 0.4)])
 @pytest.mark.parametrize("schedule", ["S2", "S4"])
 def test_a_run_that_diverges(rate, correlation, schedule, monkeypatch) -> None:
-    """Trap 11: everybody is honest, and values outgrow their masks. The guards end the run before the first one does."""
+    """Trap 11: everybody is honest, and values outgrow their masks. The guards end the run before the first does."""
     settings = {"rounds": 12, "learning_rate": rate, "schedule": schedule}
     worst, best = diverge(victims(**settings))
     assert worst <= 0

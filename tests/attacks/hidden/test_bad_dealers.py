@@ -146,7 +146,8 @@ def test_a_share_off_its_polynomial_exposes_its_receivers_share_of_the_weights()
 def test_the_receiver_of_such_a_share_is_named_before_it_answers() -> None:
     """It then never answers (rule 10), or its dealer goes, if there are more of them than may lie."""
     found = verdict(off_the_polynomial(3, trusted_dealers=False))
-    assert found.deviating == (3,) and found.excluded == ()
+    assert found.deviating == (3,)
+    assert found.excluded == ()
     federation = off_the_polynomial(3, trusted_dealers=False)
     add_to_share(federation, 4, 0, 0, 0, 1)
     assert 0 in verdict(federation).excluded

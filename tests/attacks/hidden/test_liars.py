@@ -105,7 +105,8 @@ def test_a_lie_gives_rows_to_the_liar(honest_clients) -> None:
 def test_a_lie_stops_a_run_without_spare_answers(monkeypatch) -> None:
     federation = victims(num_clients=4)
     answer = federation.clients[LIAR].answer()
-    assert answer is not None and isinstance(answer.residues, Tensor)
+    assert answer is not None
+    assert isinstance(answer.residues, Tensor)
     false = dataclasses.replace(answer, residues=federation.session.field.add_integer(answer.residues, 1))
     monkeypatch.setattr(
         type(federation.clients[LIAR]),

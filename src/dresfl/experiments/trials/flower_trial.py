@@ -315,8 +315,11 @@ def _play(
             heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
-                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
-                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
+                known = event["accuracy"] is not None
+                note(
+                    f"round {number}/{event['rounds']}"
+                    + (f"  accuracy {100 * event['accuracy']:.1f} %" if known else "")
+                )
             elif event["event"] in ("terms settled", "rounds", "joined", "left", "shortage", "failed", "refused"):
                 note(" ".join(f"{key}={value}" for key, value in event.items() if key != "time"))
             done = done or event["event"] == "done"

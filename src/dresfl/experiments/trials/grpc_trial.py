@@ -357,8 +357,11 @@ def _play(
         for event in coordinator.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
-                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
+                known = event["accuracy"] is not None  # in the hidden mode nobody knows it before the end
+                note(
+                    f"round {number}/{event['rounds']}"
+                    + (f"  accuracy {100 * event['accuracy']:.1f} %" if known else "")
+                )
         while due := faults.take(number, sum(client.running for client in clients) < needed):
             fault, client = due
             pid = _cause(fault, coordinator, clients, client)

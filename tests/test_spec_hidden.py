@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from reference.hidden import Array, Chain, Expansion, Families, HiddenClient, Plan, run_digest
-from reference.spec import joined, label, mask, read, sha256, sharing_text
+from reference.spec import Invalid, joined, label, mask, read, sha256, sharing_text
 
 ROOT = Path(__file__).parents[1]
 RUNS: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "vectors" / "round.json").read_text())["hidden"]
@@ -63,7 +64,7 @@ def test_the_plan(name: str) -> None:
         found = plan.hops(number)
         assert [hop.total for hop in found] == [hop["total"] for hop in hops]
         for hop, wanted in zip(found, hops, strict=True):
-            assert [[item.count, item.shift, item.bits] for item in hop.items] == wanted["items"]
+            assert [[i.count, i.shift, i.bits if i.shift else None] for i in hop.items] == wanted["items"]
     assert [[list(step) for step in plan.steps_of(number)] for number in range(plan.rounds)] == run["steps"]
 
 
@@ -266,3 +267,71 @@ def test_hops_that_must_be_refused(name: str) -> None:
     for bad in RUNS[name]["refused"]:
         with pytest.raises(AssertionError):
             client_of(name).receive(bytes.fromhex(bad["published"]))
+
+
+# -- 17.8 and 17.12: messages ---------------------------------------------------------------------------------------
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    plan = plan_of(name)
+    return {"moduli": plan.moduli, "M": len(plan.moduli)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages(name: str) -> None:
+    run = RUNS[name]
+    found = {what: read(what.split()[0], bytes.fromhex(data)) for what, data in run["messages"].items()}
+    first, second = run["played"][:2]
+    assert found["HopAnswered"]["answer"].hex() == first["answer"]
+    assert found["Opened"]["published"].hex() == first["published"]
+    assert (found["Resume"]["history"].hex(), found["Resume"]["chain"].hex()) == (
+        run["history"]["history"],
+        run["history"]["chain"],
+    )
+    assert found["Resume of one that is there"]["history"] == b""
+    standing = found["Standing"]
+    assert (standing["round"], standing["hop"], standing["chain"].hex()) == (
+        second["round"],
+        second["hop"],
+        second["chain"],
+    )
+    assert standing["flags"] == 1
+    start = joined("start text", {"run digest": bytes.fromhex(run["run_digest"])})
+    signatures = dict(found["Started"]["signatures"])
+    assert list(signatures) == list(range(plan_of(name).N))
+    assert signatures[run["client"]] == standing["signature"]
+    for client, signature in signatures.items():
+        check_signature(client, "hidden start", start, signature)
+
+
+def check_signature(client: int, purpose: str, message: bytes, signature: bytes) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(secret(f"signing client-{client}")).public_key()
+    terms = {"length of purpose u8": bytes([len(purpose)]), "purpose": label(purpose), "message": message}
+    key.verify(signature, joined("signature(purpose, message)", terms))
+
+
+def test_confirmations_are_signed_and_open_for_clients() -> None:
+    run, client = RUNS["one shard"], client_of("one shard")
+    found = read("Confirmations", bytes.fromhex(run["messages"]["Confirmations"]))
+    assert found["values"][client.index][1:] == [
+        read("Confirmed", bytes.fromhex(run["messages"]["Confirmed"]))[key] for key in ("signature", "sealed")
+    ]
+    client.answer()
+    client.receive(bytes.fromhex(run["played"][0]["published"]))
+    for sender, signature, sealed in found["values"]:
+        terms = {
+            "run digest": client.run,
+            "round u32": struct.pack("<I", found["round"]),
+            "hop u16": struct.pack("<H", found["hop"]),
+            "chain": found["chain"],
+            "sealed": sealed,
+        }
+        check_signature(sender, "confirmed", joined("confirmed text", terms), signature)
+        assert (client.opened_check(sender, sealed) == integers(run["played"][0]["confirmed"][sender])).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_that_must_be_refused(name: str) -> None:
+    for case in RUNS[name]["refused_messages"]:
+        with pytest.raises(Invalid):
+            read(case["expected"], bytes.fromhex(case["message"]), **sizes_of(name))

@@ -11,15 +11,18 @@ from dresfl.experiments.config import load_config
 from dresfl.masking import hidden_families
 from dresfl.model import Network, mlp
 from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.bit_layout import BitLayout
 from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
-from dresfl.protocol.hidden.security import SecurityTerms, security_terms
+from dresfl.protocol.hidden.range_proof import plan_range_proof
+from dresfl.protocol.hidden.security import SecurityTerms, false_ranges, security_terms
 from dresfl.protocol.hidden.settings import Check, HiddenSettings, Schedule
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "hidden-mode.md"
 BEGIN, END = "<!-- security terms -->\n", "<!-- /security terms -->"
 INPUTS = {"digits": (64,), "mnist": (784,), "fashion": (784,), "mnist-conv": (28, 28, 1)}
 KAPPA = {"digits": 72, "mnist": 72, "fashion": 72, "mnist-conv": 76}
-TERMS = ("openings", "check_a", "guess", "pad_key", "check_c", "answers", "dealers", "keys", "hashes")
+MOST_ROWS = 3500  # of a client: MNIST's 60,000 over 20 clients, and some more
+TERMS = ("openings", "check_a", "guess", "pad_key", "check_c", "answers", "dealers", "ranges", "keys", "hashes")
 MOMENTUM = Optimizer(method="momentum", learning_rate=0.02, schedule="cosine")
 
 
@@ -55,7 +58,20 @@ def terms_of(plan: HiddenPlan) -> SecurityTerms:
     """The error terms of a plan."""
     sizes = plan.parameters.num_clients, plan.parameters.num_shards, plan.parameters.max_colluders
     families = hidden_families(plan.moduli, *sizes, plan.mask_degree, plan.degree)
-    return security_terms(plan, num_seeds=len(families.seed_sets.sets))
+    ranges = math.inf if plan.settings.honest_clients else _ranges(plan)
+    return security_terms(plan, num_seeds=len(families.seed_sets.sets), ranges=ranges)
+
+
+def _ranges(plan: HiddenPlan) -> float:
+    """The bits of the proof that rows lie in [0, 1]."""
+    parameters, num_clients = plan.parameters, plan.parameters.num_clients
+    spare = num_clients - parameters.num_shards - plan.mask_degree
+    deviating = min(max(parameters.max_liars, parameters.max_colluders), spare // 2)
+    layout = BitLayout.of(plan.network, 0.0, 1.0)
+    sizes = {"num_clients": num_clients, "max_deviating": deviating, "num_masks": plan.num_masks}
+    proof = plan_range_proof(plan.moduli, layout, **sizes, most_rows=MOST_ROWS, kappa=plan.kappa)
+    planned = proof.num_squares, proof.num_sums, proof.factor_bits
+    return false_ranges(plan.moduli[0], num_clients, deviating, *planned)
 
 
 def _cell(bits: float) -> str:

@@ -1,7 +1,6 @@
 """A small federation to play with: everybody's keys and rows, the agreement, and the weights that must come out."""
 
 import functools
-import random
 from typing import Any
 
 import torch
@@ -10,15 +9,11 @@ import torch.nn.functional as F
 from dresfl.federation import Agreement, make_session
 from dresfl.model import Dense, Layer, Square, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Session, Training, held_set_ups, row_bytes, seeds_of
-from dresfl.protocol.hidden.client import HiddenClient
-from dresfl.protocol.hidden.coded_rows import TableRows
-from dresfl.protocol.hidden.ledger import Ledger
-from dresfl.protocol.hidden.opening import HopOpening, loss_of
-from dresfl.protocol.hidden.seeds import RunSeeds
+from dresfl.protocol import Session, ShareTable, Training, row_bytes
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import LocalFederation, no_dropouts
 from dresfl.sealing import Identity, Roster
+from hidden_oracle import replayed
 
 from .memory_store import Disk, MemoryStore
 
@@ -37,6 +32,7 @@ class Setting:
         rounds: int,
         max_liars: int = 0,
         hidden: HiddenSettings | None = None,
+        num_shards: int = 1,
     ) -> None:
         self.coordinator = Identity.create("coordinator")
         self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
@@ -50,6 +46,7 @@ class Setting:
             weight_bits=6,
             batch_size=4,
             max_liars=max_liars,
+            num_shards=num_shards,
             roster=self.roster.digest,
             rows_can_be_computed="accepted" if hidden is None else "",
             mode="open" if hidden is None else "hidden",
@@ -94,8 +91,20 @@ class Setting:
     def hidden_model(self, session: Session, disks: list[Disk]) -> str:
         """The model of a run in one process, on the shares and seeds of these disks, with others missing each time."""
         if session.run not in self._models:
-            self._models[session.run] = weights_sha256(_played(session, self.rows, disks))
+            tables = dict(enumerate(self._table(session, client, disk) for client, disk in enumerate(disks)))
+            everything = range(session.num_clients)
+            whole = {  # the others were away when the dealers were checked
+                client: table
+                for client, table in tables.items()
+                if not any(table.missing(dealer) or table.set_up(dealer) is None for dealer in everything)
+            }
+            self._models[session.run] = weights_sha256(replayed(session, whole))
         return self._models[session.run]
+
+    def _table(self, session: Session, client: int, disk: Disk) -> ShareTable:
+        for kept in disk.sharings.values():
+            kept.damaged.clear()
+        return MemoryStore(disk, self.rows[client], lambda: bytes(16)).table(session, client, look=False)[0]
 
     def _state_after(self, stepped: tuple[bool, ...]) -> dict[str, torch.Tensor]:
         if stepped not in self._states:
@@ -110,41 +119,12 @@ class Setting:
         return self._states[stepped]
 
 
-def _played(session: Session, rows: list[tuple[torch.Tensor, torch.Tensor]], disks: list[Disk]) -> torch.Tensor:
-    """Play a hidden run in this process. In every hop, those are missing that may be, each time others."""
-    clients = []
-    for index, disk in enumerate(disks):
-        table, _ = MemoryStore(disk, rows[index], lambda: bytes(16)).table(session, index, look=False)
-        seeds = RunSeeds.begin(seeds_of(held_set_ups(session, index, table)), session.run)
-        client = HiddenClient(session, index, TableRows(session, table), seeds)
-        client.start(session.num_clients)
-        clients.append(client)
-    ledger, spare = Ledger(session.hidden_plan, session.run), session.num_clients - session.answers_needed
-    generator = random.Random(session.run)
-    while not ledger.ended:
-        opening, opened = HopOpening(session, ledger), None
-        for client in generator.sample(clients, len(clients) - spare):
-            answer = client.answer()
-            assert answer is not None
-            opened = opening.add(answer)
-        assert opened is not None
-        ledger.advance(opened.published, loss_of(session, ledger, opened.published))
-        for client in clients:
-            client.receive(opened.published)
-        values = {c.index: c.check_value for c in clients if c.check_value is not None}
-        for client in clients:
-            client.confirm(values)
-    model = clients[0].model
-    assert model is not None
-    return model
-
-
 @functools.cache
-def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, **settings: Any) -> Setting:
+def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, num_shards: int = 1, **settings: Any) -> Setting:
     """A hidden run with S2: three must answer and agree, and one more where clients may lie."""
     network: tuple[Layer, ...] = (Dense(2),) if layers == 1 else (Dense(2), Square(), Dense(2))
     chosen = HiddenSettings(**{"schedule": "S2", "trusted_dealers": True, **settings})
-    return Setting(network, num_clients, rounds, hidden=chosen)
+    return Setting(network, num_clients, rounds, hidden=chosen, num_shards=num_shards)
 
 
 @functools.cache

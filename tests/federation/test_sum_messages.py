@@ -13,7 +13,7 @@ WHOLE = [  # every byte has its place
     messages.Counted(b"s" * 16, ()),
     messages.SetSigned(b"s" * 16, b"g" * 64, (0, 3, 65535)),
     messages.DealersOf(b"s" * 16, (0, 1), ((0, b"x" * 9), (1, b"y"))),
-    messages.Release(b"s" * 16, (0, 1, 2), ((1, b"g" * 64), (4, b"h" * 64))),
+    messages.Release(b"s" * 16, (0, 1, 2), ((1, b"g" * 64), (4, b"h" * 64)), ((0, b"x"), (7, b"y"))),
     messages.TotalsOf(b"s" * 16, (), ()),
 ]
 OPEN = [  # their last part may have other lengths
@@ -51,7 +51,8 @@ def test_what_has_its_length_has_no_other(message):
         messages.Counted(b"s" * 16, ((1, b"a"), (1, b"b"))),
         messages.SetSigned(b"s" * 16, b"g" * 64, (3, 1)),
         messages.DealersOf(b"s" * 16, (1, 1), ()),
-        messages.Release(b"s" * 16, (0, 1), ((4, b"g" * 64), (1, b"h" * 64))),
+        messages.Release(b"s" * 16, (0, 1), ((4, b"g" * 64), (1, b"h" * 64)), ()),
+        messages.Release(b"s" * 16, (0, 1), (), ((4, b""), (1, b""))),
         messages.TotalsOf(b"s" * 16, (2, 1), ()),
     ],
     ids=name,

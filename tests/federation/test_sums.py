@@ -169,8 +169,17 @@ def test_a_coordinator_that_was_started_again_goes_on_with_the_set_that_was_sign
 
 def envelopes(world, dealers, receiver):
     """What a coordinator sends a receiver for any set it likes."""
-    sealed = tuple((d, dict(world.dealt[d].sealed)[receiver]) for d in dealers if d != receiver)
-    return DealersOf(world.plan.sum_id, dealers, sealed)
+    return DealersOf(world.plan.sum_id, dealers, shares(world, dealers, receiver))
+
+
+def shares(world, dealers, receiver):
+    return tuple((dealer, dict(world.dealt[dealer].sealed)[receiver]) for dealer in dealers)
+
+
+def release(world, dealers, receiver, signatures):
+    """The same with signatures, by client."""
+    signed = tuple(sorted(signatures.items())) if isinstance(signatures, dict) else tuple(signatures)
+    return Release(world.plan.sum_id, dealers, signed, shares(world, dealers, receiver))
 
 
 def attacked(world, split, corrupt):
@@ -196,11 +205,10 @@ def attacked(world, split, corrupt):
                 signed = world.clients[client].sign(envelopes(world, dealers, client))
                 assert signed.dealers == dealers
                 signatures[client] = signed.signature
-        release = Release(world.plan.sum_id, dealers, tuple(sorted(signatures.items())))
         found = {}
         for client in everybody:
             try:
-                message = world.clients[client].add(release)
+                message = world.clients[client].add(release(world, dealers, client, signatures))
             except (MessageError, Refused):
                 continue
             found[client] = world.plan.field.unpack(message.residues, (2,))
@@ -265,21 +273,25 @@ def test_nothing_is_shown_without_a_quorum_of_signatures_for_this_set():
     plan, dealers = world.plan, tuple(range(9))
     signatures = {i: world.clients[i].sign(envelopes(world, dealers, i)).signature for i in range(6)}
     assert plan.quorum == 6
-    world.clients[0].add(Release(plan.sum_id, dealers, tuple(signatures.items())))
+    world.clients[0].add(release(world, dealers, 0, signatures))
+    world.work(0).add(release(world, dealers, 0, signatures))  # another process of it
     five = tuple(itertools.islice(signatures.items(), 5))
+    whole = shares(world, dealers, 0)
     bad = [
-        (Release(plan.sum_id, dealers, five), "5 clients have signed"),
-        (Release(plan.sum_id, dealers, (*five, five[-1])), "different clients"),
-        (Release(plan.sum_id, dealers, (*five, (9, bytes(64)))), "different clients"),
-        (Release(plan.sum_id, dealers, (*five, (6, five[0][1]))), "client-6 has not signed"),
-        (Release(plan.sum_id, dealers[:-1], tuple(signatures.items())), "has not signed"),
-        (Release(bytes(16), dealers, tuple(signatures.items())), "another sum"),
+        (release(world, dealers, 0, five), "5 clients have signed"),
+        (release(world, dealers, 0, (*five, five[-1])), "different clients"),
+        (release(world, dealers, 0, (*five, (9, bytes(64)))), "different clients"),
+        (release(world, dealers, 0, (*five, (6, five[0][1]))), "client-6 has not signed"),
+        (release(world, dealers[:-1], 0, signatures), "has not signed"),
+        (release(world, dealers, 1, signatures), "."),  # sealed for another client
+        (Release(plan.sum_id, dealers, tuple(signatures.items()), whole[1:]), "not those of the set"),
+        (Release(bytes(16), dealers, tuple(signatures.items()), whole), "another sum"),
     ]
-    for release, reason in bad:
+    for message, reason in bad:
         with pytest.raises(MessageError, match=reason):
-            world.clients[0].add(release)
+            world.clients[0].add(message)
     with pytest.raises(MessageError, match="has signed no set"):
-        world.clients[7].add(Release(plan.sum_id, dealers, tuple(signatures.items())))
+        world.clients[7].add(release(world, dealers, 7, signatures))
 
 
 def test_shares_that_are_not_those_of_the_set_are_not_signed():
@@ -292,14 +304,15 @@ def test_shares_that_are_not_those_of_the_set_are_not_signed():
         DealersOf(whole.sum_id, (0, 1), whole.sealed[:2]),
         DealersOf(bytes(16), whole.dealers, whole.sealed),
         DealersOf(whole.sum_id, whole.dealers, tuple((d, whole.sealed[0][1]) for d in range(4))),
-        DealersOf(whole.sum_id, (0, 1, 2, 3, 4), whole.sealed[:3]),
+        DealersOf(whole.sum_id, (0, 1, 2, 3, 4), whole.sealed),
     ]
     for message in bad:
         with pytest.raises(MessageError):
             world.clients[4].sign(message)
     assert not world.notes[4].sums()[world.plan.session_id].dealers
-    with pytest.raises(MessageError, match="has not dealt"):
-        world.work(0).sign(envelopes(world, (0, 1, 2, 3), 0))
+    world.notes[4] = MemoryNotes()
+    with pytest.raises(MessageError, match="has not counted"):
+        world.work(4).sign(whole)
 
 
 def test_one_vector_and_one_sum_in_a_run():
@@ -338,7 +351,6 @@ def test_messages_that_may_not_come_are_refused():
         (0, Counted(plan.sum_id, counted[0].sealed[1:])),
         (0, Counted(plan.sum_id, tuple((r, sealed[:-1]) for r, sealed in counted[0].sealed))),
         (0, Counted(bytes(16), counted[0].sealed)),
-        (1, counted[0]),
         (0, SetSigned(plan.sum_id, bytes(64), (0, 1, 2))),
         (0, Added(plan.sum_id, bytes(plan.packed_bytes))),
         (0, TotalsOf(plan.sum_id, (), ())),

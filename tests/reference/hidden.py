@@ -54,6 +54,7 @@ class Product:
     magnitude: float
     once: Array | None = None
     total: bool = False
+    moves: bool = False  # it is a step of weights
 
 
 @dataclass
@@ -133,14 +134,18 @@ class Plan:
         self.moduli: list[int] = [2**61 - 1]
         self.guards: dict[str, tuple[int, int, float, list[int]]] = {}
         self.gradient_scales: list[int] = [0] * len(self.fans)
-        self._hops_of(self._training_on_zeros(carried=False, steps=[(8, 1, 2, 0)] * len(self.fans)))
+        bare = self._hops_of(self._training_on_zeros(carried=False, steps=[(8, 1, 2, 0)] * len(self.fans)))
+        self.trips_of_training = len(bare)
+        self.error_scale = self._last_error_scale
         b = [init**2 * fan_out for init, (_, fan_out) in zip(self.inits, self.fans, strict=True)]
         factors = [max(1, round(max(b) / own)) for own in b]
-        norm = sum(f * own for f, own in zip(factors, b, strict=True)) * 16.0
+        norm = sum(f * own for f, own in zip(factors, b, strict=True)) * 8.0
         self.guards = {
-            "error": self._guard(math.log2(self.B * self.K * 64.0) + self.error_scale, [1]),
+            "error": self._guard(math.log2(self.B * self.K * 16.0) + self.error_scale, []),
             "norm": self._guard(math.log2(norm) + 2 * self.lw, factors),
         }
+        for depth, (_, fan_out) in enumerate(self.fans):
+            self.guards[f"size {depth}"] = self._guard(math.log2(self.B * fan_out) + 2 * (2.0 + self.f), [])
         largest = self.optimizer["learning_rate"]
         steps = self.steps(largest, largest)
         first = self._hops_of(self._training_on_zeros(carried=False, steps=steps))
@@ -151,6 +156,8 @@ class Plan:
         for product in itertools.chain.from_iterable([*later, *checked]):
             hidden = 0.0 if product.shift is None else self.kappa + math.log2(self.n)
             needed = max(needed, math.ceil(product.magnitude) + 12 + hidden + 2)
+        if self.trips_of_training == 1:
+            needed = max(needed, self.guards["error"][2] + 32 + self.kappa + math.log2(self.n) + 2)
         self.moduli = []
         for prime in primes_below(2**24):
             if sum(map(math.log2, self.moduli)) >= needed:
@@ -171,14 +178,17 @@ class Plan:
     def carried(self) -> list[str]:
         if not self.guards:
             return []
-        return ["error", "norm"] if self.trips == 1 else ["error"]
+        return ["error", "norm"] if self.trips_of_training == 1 else ["error"]
 
     def _planned(self, products: list[Product], validation: bool) -> Hop:
         items = []
         for product in products:
             bits = math.ceil(product.magnitude) + 12
-            if product.shift is not None:
+            if product.moves:
+                assert product.shift is not None
                 bits = min(bits + (product.shift - bits - self.kappa) % 32, self.most_bits)
+            else:
+                bits = self.most_bits
             items.append(Item(product.each.shape[1], product.shift, bits))
         total, clear = products[0].total, products[0].shift is None
         return Hop(tuple(items), total, total and not validation, validation and clear)
@@ -193,7 +203,6 @@ class Plan:
             try:
                 found.append(program.send(sent))
             except StopIteration:
-                self.trips = len(found)
                 return found
 
     def _training_on_zeros(self, *, carried: bool, steps: list[tuple[int, int, int, int]]) -> Program:
@@ -235,29 +244,31 @@ class Plan:
         self, products: list[Product], waiting: "dict[str, Any]"
     ) -> Generator[list[Product], list[Any], list[Any]]:
         """One hop, with what the guards add to it."""
-        total, masked, clear = products[0].total, [], dict(waiting["clear"])
-        waiting["clear"] = {}
-        if self.guards and total and waiting.get("error") is not None:
-            masked.append(("error", Product(waiting["error"], *self.guards["error"][::2], total=True)))
-        if self.guards and waiting["first"] and waiting.get("norm") is not None:
-            norm, (shift, _, magnitude, _) = waiting["norm"], self.guards["norm"]
-            own = (
-                Product(0 * norm, shift, magnitude, once=norm, total=True) if total else Product(norm, shift, magnitude)
-            )
-            masked.append(("norm", own))
+        total, count, clear = products[0].total, len(products), waiting["clear"]
+        due = dict(waiting["sizes"])
+        if total and "error" in waiting:
+            due["error"] = waiting["error"]
+        if waiting["hop"] == waiting["norm hop"] and "norm" in waiting:
+            due["norm"] = waiting["norm"]
+        watched = self.guards if waiting["norm hop"] >= 0 else {}  # a validation has no guards
+        cuts = {name: self._guarded(name, value, total) for name, value in due.items() if name in watched}
         quotients = []
         for name, value in clear.items():
             size = math.log2(self.guards[name][1]) + 1
-            quotients.append(
-                Product(0 * value, None, size, once=value, total=True) if total else Product(value, None, size)
-            )
-        sent = yield [*products, *(own for _, own in masked), *quotients]
-        for name, value in zip(clear, sent[len(products) + len(masked) :], strict=True):
-            assert max(value) <= self.guards[name][1], f"the training diverges: {name}"
-        for (name, _), value in zip(masked, sent[len(products) :], strict=False):
-            waiting["clear"][name] = value
-        waiting["first"] = False
+            once = total and not name.startswith("size")
+            quotients.append(Product(0 * value if once else value, None, size, value if once else None, total))
+        sent = yield [*products, *cuts.values(), *quotients]
+        for name, own, value in zip(clear, quotients, sent[count + len(cuts) :], strict=True):
+            summed = self.K if total and own.once is None else 1
+            assert max(value) <= summed * self.guards[name][1], f"the training diverges: {name}"
+        waiting["clear"] = dict(zip(cuts, sent[count : count + len(cuts)], strict=True))
+        waiting["sizes"], waiting["hop"] = {}, waiting["hop"] + 1
         return sent[: len(products)]
+
+    def _guarded(self, name: str, value: Array, total: bool) -> Product:
+        shift, _, magnitude, _ = self.guards[name]
+        once = total and name == "norm"
+        return Product(0 * value if once else value, shift, magnitude, value if once else None, total)
 
     def _cut(self, value: Value, scale: int, waiting: dict[str, Any]) -> Generator[list[Product], list[Any], Value]:
         t = max(1, value.s - scale)
@@ -289,6 +300,8 @@ class Plan:
             value = Value(z, value.s + self.lw, value.g + 1, 3.0)
             if left or "square" in layers[depth:]:
                 value = yield from self._cut(value, self.f, waiting)
+                flat = value.elements.reshape(len(self.moduli), -1)
+                waiting["sizes"][f"size {len(self.fans) - left - 1}"] = self.mod((flat**2).sum(1, keepdims=True))
         return value, kept
 
     @staticmethod
@@ -301,7 +314,8 @@ class Plan:
     ) -> Program:
         """x (M,B,inputs), y (M,B,classes), state and the one before (M,P or more); returns the new state."""
         weights, before = state[:, : self.P], before[:, : self.P]
-        waiting: dict[str, Any] = {"first": True, "clear": {}}
+        late = self.d == 2 and self.guards and self.trips_of_training > 2
+        waiting: dict[str, Any] = {"hop": 0, "norm hop": int(bool(late)), "clear": {}, "sizes": {}}
         if state.shape[1] > self.P:
             waiting["clear"] = {name: state[:, self.P + i : self.P + i + 1] for i, name in enumerate(self.carried)}
         starts = np.cumsum([0, *((a + 1) * b for a, b in self.fans)]).tolist()
@@ -325,7 +339,7 @@ class Plan:
             if not gradients:
                 flat = delta.elements.reshape(len(self.moduli), -1)
                 waiting["error"] = self.mod((flat**2).sum(1, keepdims=True))
-                self.error_scale = 2 * delta.s
+                self._last_error_scale = 2 * delta.s
             own = np.matmul(value.elements.swapaxes(1, 2), delta.elements).reshape(len(self.moduli), -1)
             whole = self.mod(np.concatenate([own, 2**value.s * delta.elements.sum(1)], 1))
             size = max(0.0, value.m) + delta.m + math.log2(self.K * self.B)
@@ -342,7 +356,9 @@ class Plan:
             once = self.mod(keep * weights[:, i:j] + recall * before[:, i:j])
             by_rows = gradient.s + gradient.m + math.log2(max(1, multiplier))
             size = math.log2(2.0**by_rows + 2.0 ** (2.0 + self.lw + tau))
-            products.append(Product(self.mod(-multiplier * gradient.elements), tau, size, once=once, total=True))
+            products.append(
+                Product(self.mod(-multiplier * gradient.elements), tau, size, once=once, total=True, moves=True)
+            )
         moved = yield from self._open(products, waiting)
         return np.concatenate([*moved, *(waiting["clear"][name] for name in self.carried)], 1)
 
@@ -377,7 +393,7 @@ class Plan:
         return delta, (yield from self._cut(back(), self.fe, waiting))
 
     def validating(self, x: Array, y: Array, weights: Array) -> Program:
-        waiting: dict[str, Any] = {"first": False, "clear": {}}
+        waiting: dict[str, Any] = {"hop": 0, "norm hop": -1, "clear": {}, "sizes": {}}
         out, _ = yield from self._forward(x, weights, waiting)
         error = Value(self.mod(out.elements - 2**out.s * y), out.s, out.g, math.log2(2.0**out.m + 1))
         if 2 * error.g > self.d:
@@ -854,6 +870,24 @@ class HiddenClient:
         else:
             rho = self.expansion.pad(name, label(public), count * size)
         return self.plan.mod(np.matmul(rho.reshape(-1, count, size), difference[:, :, None])[:, :, 0])
+
+    def _check_seal(self, client: int) -> Array:
+        purpose = label("confirm seal") + struct.pack("<H", client)
+        terms = {"chain": self.chain.chain, "purpose": purpose}
+        return self.expansion.common(sha256(joined("after label", terms)), self.S_c)
+
+    def sealed_check(self) -> bytes:
+        """d of check C, for the other clients."""
+        assert self.own is not None
+        return self.packed(self.plan.mod(self.own + self._check_seal(self.index)))
+
+    def opened_check(self, client: int, sealed: bytes) -> Array:
+        """Another client's d."""
+        count = len(self.plan.moduli) * self.S_c
+        assert len(sealed) == 3 * count
+        flat = [int.from_bytes(sealed[3 * i : 3 * i + 3], "little") for i in range(count)]
+        found = np.array(flat, dtype=object).reshape(len(self.plan.moduli), self.S_c)
+        return self.plan.mod(found - self._check_seal(client))
 
     # -- 17.9
 

@@ -56,6 +56,7 @@ from .messages import (
     Begin,
     Check,
     Checked,
+    DealersOf,
     Declined,
     Done,
     Hello,
@@ -66,8 +67,10 @@ from .messages import (
     Ready,
     Reject,
     Relayed,
+    Release,
     Request,
     Slice,
+    TotalsOf,
     Wait,
     decode,
 )
@@ -216,7 +219,9 @@ class Site:
             self._heard_at = now
         try:
             message = decode(data, FROM_COORDINATOR)
-            return self._of_sum(self._summing.received(message), now) if self._over else self._take(message)
+            if isinstance(message, DealersOf | Release | TotalsOf):
+                return self._of_sum(self._summing.received(message), now)
+            return [] if self._over else self._take(message)
         except MessageError as error:
             return self.disconnected(now) if self._over else self._disconnect(str(error))
         except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
@@ -281,8 +286,10 @@ class Site:
 
     def _of_sum(self, actions: list[Action], now: float) -> list[Action]:
         """What the sum asks for. When it is over for this client, it leaves soon."""
+        if not self._joined:
+            raise MessageError("a message of a sum came before Begin")
         self._pending += [action for action in actions if isinstance(action, Work)]
-        if not self._summing.active:
+        if self._over and not self._summing.active:
             self._leave_at = now + _FAREWELL_SECONDS
         return actions
 

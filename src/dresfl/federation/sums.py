@@ -16,11 +16,13 @@
 - signs no set that differs from one it signed in an earlier run on the same sharing by one to T+1 clients.
 
 A client that signed a set, and is sent another one later, since the coordinator was started again, answers with the set
-that it signed. The coordinator then proposes that one. A client that comes back deals again, and hears what it missed.
-A sum holds nobody up: if too few take part, there are no totals.
+that it signed. The coordinator then proposes that one. A client keeps nothing but its notes: what else it needs comes
+with each message, so that each may meet a new process of it. Who comes back deals again, and hears what it missed. A
+sum holds nobody up: if too few take part, there are no totals. A client that seals shares which do not open can have it
+that there are none, and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn, final
 
@@ -103,9 +105,8 @@ class SumOpening:
     # -- 1: shares -----------------------------------------------------------------------------------------------
 
     def _counted(self, client: int, message: Counted, now: float) -> list[Action]:
-        others = [receiver for receiver in range(self._plan.num_clients) if receiver != client]
-        if [receiver for receiver, _ in message.sealed] != others:
-            raise MessageError("a Counted message must have a share for every other client")
+        if [receiver for receiver, _ in message.sealed] != list(range(self._plan.num_clients)):
+            raise MessageError("a Counted message must have a share for every client")
         if any(len(sealed) != self._plan.packed_bytes + OVERHEAD for _, sealed in message.sealed):
             raise MessageError("a sealed share of a vector has another size than it must have")
         self._there.add(client)
@@ -116,7 +117,7 @@ class SumOpening:
         if not self._dealers:
             everybody = len(self._dealt) == self._plan.num_clients
             return self._propose(tuple(sorted(self._dealt)), now) if everybody else []
-        missed: list[Message] = [self._proposal(client), *([self._release()] if self._released else [])]
+        missed: list[Message] = [self._proposal(client), *([self._release(client)] if self._released else [])]
         return [Send(client, part) for part in missed]
 
     # -- 2: the set ----------------------------------------------------------------------------------------------
@@ -127,8 +128,10 @@ class SumOpening:
         return [line, *(Send(client, self._proposal(client)) for client in sorted(self._there))]
 
     def _proposal(self, client: int) -> DealersOf:
-        sealed = tuple((dealer, self._dealt[dealer][client]) for dealer in self._dealers if dealer != client)
-        return DealersOf(self._plan.sum_id, self._dealers, sealed)
+        return DealersOf(self._plan.sum_id, self._dealers, self._shares(client))
+
+    def _shares(self, client: int) -> tuple[tuple[int, bytes], ...]:
+        return tuple((dealer, self._dealt[dealer][client]) for dealer in self._dealers)
 
     def _signed(self, client: int, message: SetSigned, now: float) -> list[Action]:
         if not self._dealers:
@@ -145,10 +148,11 @@ class SumOpening:
         if self._released or len(self._signatures) < self._plan.quorum:
             return []
         self._released, self._until = True, now + self._deadline
-        return [Send(other, self._release()) for other in sorted(self._there)]
+        return [Send(other, self._release(other)) for other in sorted(self._there)]
 
-    def _release(self) -> Release:
-        return Release(self._plan.sum_id, self._dealers, tuple(sorted(self._signatures.items())))
+    def _release(self, client: int) -> Release:
+        signatures = tuple(sorted(self._signatures.items()))
+        return Release(self._plan.sum_id, self._dealers, signatures, self._shares(client))
 
     # -- 3: what was added ---------------------------------------------------------------------------------------
 
@@ -191,15 +195,13 @@ def check_set(member: Member, plan: SumPlan, dealers: Sequence[int], signature: 
 
 @final
 class SumWork:
-    """One client's work for one sum. It holds shares of its own vector and of those that it was sent."""
+    """One client's work for one sum. All that it keeps is what it has noted."""
 
     def __init__(
         self, plan: SumPlan, index: int, identity: Identity, roster: Roster, secret: SecretSeed, notes: SumNotes
     ) -> None:
         self._plan, self._index, self._identity, self._members = plan, index, identity, roster.members
         self._secret, self._notes = secret, notes
-        self._own: Tensor | None = None
-        self._held: dict[tuple[int, ...], Tensor] = {}  # what was added, for the set that it was added of
 
     def __repr__(self) -> str:
         return f"SumWork({self._plan.name!r}, client {self._index}, <redacted>)"
@@ -218,10 +220,8 @@ class SumWork:
             )
         if not noted.vector:
             self._notes.note_sum(plan.session_id, replace(noted, vector=tag))
-        self._own = shares[:, self._index]
-        others = [receiver for receiver in range(plan.num_clients) if receiver != self._index]
-        sealed = tuple((receiver, self._sealed(receiver, shares[:, receiver])) for receiver in others)
-        return Counted(plan.sum_id, sealed)
+        sealed = [(receiver, self._sealed(receiver, shares[:, receiver])) for receiver in range(plan.num_clients)]
+        return Counted(plan.sum_id, tuple(sealed))
 
     def _sealed(self, receiver: int, share: Tensor) -> bytes:
         context = self._context(self._index, receiver)
@@ -246,13 +246,14 @@ class SumWork:
         if message.sum_id != plan.sum_id:
             raise MessageError("shares of another sum came")
         plan.check_dealers(dealers)
-        added, noted = self._added(dealers, dict(message.sealed)), self._noted()
+        noted = self._noted()
+        if not noted.vector:
+            raise MessageError("this client has not counted yet")
+        self._added(dealers, message.sealed)
         if not noted.dealers:
             self._check_differences(dealers)
             noted = replace(noted, dealers=dealers)
             self._notes.note_sum(plan.session_id, noted)
-        if noted.dealers == dealers:
-            self._held = {dealers: added}
         signature = self._identity.sign(_PURPOSE, plan.set_digest(noted.dealers))
         return SetSigned(plan.sum_id, signature, noted.dealers)
 
@@ -266,19 +267,15 @@ class SumWork:
                     "let the same clients take part as in the earlier run, or share anew",
                 )
 
-    def _added(self, dealers: tuple[int, ...], sealed: Mapping[int, bytes | memoryview]) -> Tensor:
-        if sorted(sealed) != [dealer for dealer in dealers if dealer != self._index]:
+    def _added(self, dealers: tuple[int, ...], sealed: Sequence[tuple[int, bytes | memoryview]]) -> Tensor:
+        """What was dealt to this client, added up. MessageError if it is not all there, or does not open."""
+        if tuple(dealer for dealer, _ in sealed) != dealers:
             raise MessageError("the shares that came are not those of the set of dealers")
         shares = []
-        for dealer in dealers:
-            if dealer != self._index:
-                context = self._context(dealer, self._index)
-                opened = open_sealed(self._identity, self._members[dealer], context, sealed[dealer])
-                shares.append(self._plan.field.unpack(opened, (self._plan.count,)))
-            elif self._own is None:
-                raise MessageError("this client has not dealt, but the set names it")
-            else:
-                shares.append(self._own)
+        for dealer, envelope in sealed:
+            context = self._context(dealer, self._index)
+            opened = open_sealed(self._identity, self._members[dealer], context, envelope)
+            shares.append(self._plan.field.unpack(opened, (self._plan.count,)))
         return add_shares(self._plan, shares)
 
     def add(self, message: Release) -> Added:
@@ -298,9 +295,7 @@ class SumWork:
             raise MessageError("this client has signed no set of dealers")
         if signed != dealers:
             raise Refused("another set of dealers was signed for this sum", "somebody tries to get at differences")
-        if dealers not in self._held:
-            raise MessageError("this client has lost its shares of this set of dealers")
-        return Added(plan.sum_id, plan.field.pack(self._held[dealers]))
+        return Added(plan.sum_id, plan.field.pack(self._added(dealers, message.sealed)))
 
     def totals(self, message: TotalsOf) -> Totals | None:
         """What came of the sum, as the coordinator says; None: nothing."""

@@ -277,10 +277,17 @@ class Session:
             self.field.moduli,
             self.bit_layout,
             num_clients=self.num_clients,
+            max_deviating=self.max_deviating,
             num_masks=self.hidden_families.num_masks,
             most_rows=max(self.coded_rows(client) for client in range(self.num_clients)),
             kappa=self.hidden_plan.kappa,
         )
+
+    @property
+    def max_deviating(self) -> int:
+        """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
+        spare = self.num_clients - self.num_shards - self.mask_degree
+        return min(max(self.parameters.max_liars, self.max_colluders), spare // 2)
 
     @property
     def max_lying_receivers(self) -> int:

@@ -119,10 +119,10 @@ def test_check_values_are_zero_as_rarely_as_the_formula_says() -> None:
 
 def test_ranges_are_missed_by_squares_or_by_sums() -> None:
     modulus = 2**24 - 3
-    both = security.false_ranges(modulus, 20, squares=4, sums=4, factor_bits=20)
-    assert both == pytest.approx(80 - 1 - math.log2(20) - 20, abs=0.01)
-    assert security.false_ranges(modulus, 20, squares=4, sums=1, factor_bits=20) < 0  # a bound that is none
-    assert security.false_ranges(modulus, 100, squares=9, sums=9, factor_bits=20) > LEAST
+    both = security.false_ranges(modulus, 20, 1, squares=4, sums=4, factor_bits=20)
+    assert both == pytest.approx(80 - 1 - 2 * math.log2(20) - 20, abs=0.01)
+    assert security.false_ranges(modulus, 20, 1, squares=4, sums=1, factor_bits=20) < 0  # a bound that is none
+    assert security.false_ranges(modulus, 100, 1, squares=9, sums=9, factor_bits=20) > LEAST
 
 
 def plan_of(**changes: object) -> HiddenPlan:

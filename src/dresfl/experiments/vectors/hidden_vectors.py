@@ -4,6 +4,7 @@ Residues and integers are decimal strings, bytes are hexadecimal. Seeds and nonc
 testing and for nothing else.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor
 
 from dresfl.errors import DresError
-from dresfl.federation import Agreement, Terms, sharing_nonce
+from dresfl.federation import Agreement, Terms, messages, sharing_nonce
+from dresfl.federation.confirming import sign_confirmed
+from dresfl.federation.hidden_work import START_PURPOSE
 from dresfl.field import SecretSeed
 from dresfl.masking import HiddenMasks
 from dresfl.model import Dense, Square
@@ -20,12 +23,13 @@ from dresfl.protocol import Client, MemoryTable, Session, Verdict, coin_commitme
 from dresfl.protocol.hidden.archive import Archive, encode_history
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.coded_rows import TableRows
-from dresfl.protocol.hidden.ledger import Ledger
+from dresfl.protocol.hidden.ledger import Ledger, Position
 from dresfl.protocol.hidden.opening import HopOpening, loss_of
 from dresfl.protocol.hidden.seeds import RunSeeds
 from dresfl.protocol.hidden.settings import HiddenSettings
+from dresfl.protocol.hidden.start import start_text
 
-from .sealing_vectors import fixed_secret
+from .sealing_vectors import fixed_identity, fixed_secret
 
 _CLIENT = 1  # whose answers are shown
 _PURPOSES = ("zeros", "key", "key zeros", "key sums", "chi", "pad")
@@ -72,8 +76,9 @@ def _run(
     seeds = {number: seed.reveal().hex() for own in held for number, seed in own.items()}
     clients = [_client(session, i, table, held[i]) for i, table in enumerate(tables)]
     plan, sets = session.hidden_plan, session.seed_sets
-    played, history = _play(session, clients, held[_CLIENT])
+    played, history, sealed = _play(session, clients, held[_CLIENT])
     model = clients[_CLIENT].model
+    encoded = {name: message.encode() for name, message in _messages(session, played, history, sealed).items()}
     return {
         "agreement": agreement.encode().decode("ascii"),
         "client_rows": list(rows),
@@ -103,6 +108,10 @@ def _run(
         "history": history,
         "model": [] if model is None else [str(weight) for weight in model.tolist()],
         "refused": _refused(session, tables[_CLIENT], held[_CLIENT], bytes.fromhex(played[0]["published"])),
+        "messages": {name: data.hex() for name, data in encoded.items()},
+        "refused_messages": [
+            {"expected": name, "what": what, "message": data.hex()} for name, what, data in _refused_messages(encoded)
+        ],
     }
 
 
@@ -150,17 +159,18 @@ def _pairs(session: Session, number: int) -> list[list[int]]:
 
 def _planned(session: Session, number: int) -> list[dict[str, Any]]:
     return [
-        {"total": hop.total, "items": [[item.count, item.shift, item.bits] for item in hop.items]}
+        {"total": hop.total, "items": [[i.count, i.shift, i.bits if i.shift else None] for i in hop.items]}
         for hop in session.hidden_plan.hops(number)
     ]
 
 
 def _play(
     session: Session, clients: Sequence[HiddenClient], held: dict[int, SecretSeed]
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Every hop of the run as the shown client sees it, and the history for one that comes back after it."""
+) -> tuple[list[dict[str, Any]], dict[str, str], list[bytes]]:
+    """Every hop as the shown client sees it, the history for one that comes back, and what is sealed for check C."""
     ledger, archive, played = Ledger(session.hidden_plan, session.run), Archive(), []
     history: dict[str, str] = {}
+    sealed: list[bytes] = []  # of all clients, after the first hop
     while not ledger.ended:
         opening, own = HopOpening(session, ledger), clients[_CLIENT].answer()
         if own is None:
@@ -186,6 +196,7 @@ def _play(
         values = {client.index: client.check_value for client in clients if client.check_value is not None}
         if values:
             entry["confirmed"] = [_residues(session, values[index]) for index in sorted(values)]
+            sealed = sealed or [client.sealed_check() or b"" for client in clients]
             for client in clients:
                 client.confirm(values)
         entry["after"] = {"chain": ledger.chain.hex(), "rho": ledger.after_label(b"rho").hex()}
@@ -194,7 +205,60 @@ def _play(
         if ledger.round_number == session.hidden_plan.rounds - 1 and ledger.hop == 1:
             data = encode_history(archive.history(ledger))
             history = {"history": data.hex(), "chain": ledger.chain.hex()}
-    return played, history
+    return played, history, sealed
+
+
+def _messages(
+    session: Session, played: Sequence[dict[str, Any]], history: dict[str, str], sealed: Sequence[bytes]
+) -> dict[str, messages.Message]:
+    """One message of each kind that a hidden run needs. With check C: of the first hop."""
+    identities = [fixed_identity(f"client-{i}") for i in range(session.num_clients)]
+    first, second = played[:2]
+    starts = [identity.sign(START_PURPOSE, start_text(session.run)) for identity in identities]
+    place = Position(second["round"], second["hop"], bytes.fromhex(second["chain"]))
+    data = bytes.fromhex(history["history"])
+    last = Position(session.hidden_plan.rounds - 1, 1, bytes.fromhex(history["chain"]))
+    found: dict[str, messages.Message] = {
+        "HopAnswered": messages.HopAnswered(bytes.fromhex(first["answer"])),
+        "Standing": messages.Standing.at(place, starts[_CLIENT], holds_check=True, behind=False),
+        "Opened": messages.Opened(first["round"], first["hop"], bytes.fromhex(first["published"])),
+        "Resume": messages.Resume(*last.order, last.chain, data),
+        "Resume of one that is there": messages.Resume(*place.order, place.chain, b""),
+        "Alarm": messages.Alarm("the answers of clients [0, 1, 2, 3] to hop 0 of round 1 do not agree"),
+        "Started": messages.Started(tuple(enumerate(starts))),
+    }
+    if sealed:
+        confirmed = [
+            sign_confirmed(identity, session.run, place, value)
+            for identity, value in zip(identities, sealed, strict=True)
+        ]
+        found["Confirmed"] = confirmed[_CLIENT]
+        values = tuple((i, one.signature, one.sealed) for i, one in enumerate(confirmed))
+        found["Confirmations"] = messages.Confirmations(place, values)
+    return found
+
+
+def _refused_messages(encoded: dict[str, bytes]) -> list[tuple[str, str, bytes]]:
+    """Messages that must be refused where the message named is expected."""
+    cases = [
+        ("Standing", "a byte less", encoded["Standing"][:-1]),
+        ("Standing", "a byte more", encoded["Standing"] + b"\x00"),
+        ("Started", "a client less than it says", encoded["Started"][:-66]),
+        ("Started", "a byte more", encoded["Started"] + b"\x00"),
+        ("Opened", "no hop", encoded["Opened"][:5]),
+        ("Resume", "half a chain", encoded["Resume"][:20]),
+        ("Alarm", "a text of 1,001 bytes", encoded["Alarm"][:1] + b"x" * 1001),
+    ]
+    if "Confirmations" in encoded:
+        cases.append(("Confirmations", "a byte less", encoded["Confirmations"][:-1]))
+    for name, what, data in cases:
+        kind = {kind.__name__: kind for kind in (*messages.FROM_CLIENT, *messages.FROM_COORDINATOR)}[name]
+        try:
+            messages.decode(data, (kind,))
+        except DresError:
+            continue
+        raise DresError(f"{name} with {what} was not refused")
+    return cases
 
 
 def _masks(session: Session, ledger: Ledger, held: dict[int, SecretSeed]) -> dict[str, Any]:
@@ -226,12 +290,12 @@ def _refused(
     session: Session, table: MemoryTable, held: dict[int, SecretSeed], published: bytes
 ) -> list[dict[str, str]]:
     """First hops that a client must not go on from. `expected`: it refuses the message, or leaves the run for good."""
-    largest = (min(session.field.moduli)).to_bytes(3, "little")
+    largest = session.field.moduli[0].to_bytes(3, "little")
     bad = [
         ("too short", published[:-1], "refused"),
         ("too long", published + b"\0", "refused"),
         ("a residue that is its modulus", largest + published[3:], "refused"),
-        ("values far out of their range", _moved(session, published), "leaves"),
+        ("a value far below the masks", _moved(published, session.field.moduli), "leaves"),
     ]
     found = []
     for what, data, expected in bad:
@@ -246,8 +310,9 @@ def _refused(
     return found
 
 
-def _moved(session: Session, published: bytes) -> bytes:
-    """The same values of the first hop minus a quarter of the modulus."""
-    field = session.field
-    count = len(published) // (len(field.moduli) * field.residue_bytes)
-    return field.pack(field.add_integer(field.unpack(published, (count,)), -(field.modulus // 4)))
+def _moved(published: bytes, moduli: Sequence[int]) -> bytes:
+    """The first value made −⌊M/4⌋, which no honest hop publishes."""
+    size, value, moved = len(published) // len(moduli), -(math.prod(moduli) // 4), bytearray(published)
+    for channel, p in enumerate(moduli):
+        moved[channel * size : channel * size + 3] = (value % p).to_bytes(3, "little")
+    return bytes(moved)

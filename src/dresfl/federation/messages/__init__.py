@@ -43,7 +43,8 @@
     29 Alarm     text                                              something was falsified: the run is over
     A sum over clients
     40 DealersOf sum 16 | n u16 | n dealers u16 | n u16 | n · (dealer u16, length u32, sealed)   the set to be summed
-    41 Release   sum 16 | n u16 | n dealers u16 | n u16 | n · (client u16, signature 64)         who has signed the set
+    41 Release   sum 16 | n u16 | n dealers u16 | n u16 | n · (client u16, signature 64) | shares as in DealersOf
+                                                                   who has signed the set
     42 TotalsOf  sum 16 | n u16 | n dealers u16 | totals, 8 each, signed      what came of it; no dealers: nothing
     30 Started   n u16 | n · (client u16, signature 64)            who has signed the run
 

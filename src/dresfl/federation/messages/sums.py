@@ -54,7 +54,7 @@ def _parts(body: memoryview, name: str) -> tuple[tuple[int, Octets], ...]:
 @final
 @dataclass(frozen=True, eq=False)
 class Counted(Message):
-    """A client has shared its vector: a sealed share for every other client."""
+    """A client has shared its vector: a sealed share for every client, itself among them."""
 
     sum_id: bytes
     sealed: tuple[tuple[int, Octets], ...]  # receiver, share
@@ -110,7 +110,7 @@ class Added(Plain):
 @final
 @dataclass(frozen=True, eq=False)
 class DealersOf(Message):
-    """The set of dealers that is to be summed, and their shares for this receiver. Its own share is not among them."""
+    """The set of dealers that is to be summed, and their shares for this receiver."""
 
     sum_id: bytes
     dealers: tuple[int, ...]
@@ -129,32 +129,35 @@ class DealersOf(Message):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Release(Message):
-    """So many clients have signed this set: receivers may show what they added."""
+    """So many clients have signed this set: receivers may show what they added. The shares come along once more."""
 
     sum_id: bytes
     dealers: tuple[int, ...]
     signatures: tuple[tuple[int, bytes], ...]  # client, signature
+    sealed: tuple[tuple[int, Octets], ...]  # dealer, share
 
     KIND: ClassVar[int] = 41
 
     def body(self) -> tuple[Octets, ...]:
         signed = b"".join(_SIGNED.pack(*entry) for entry in self.signatures)
-        return self.sum_id, _pack_clients(self.dealers), _COUNT.pack(len(self.signatures)), signed
+        head = self.sum_id, _pack_clients(self.dealers), _COUNT.pack(len(self.signatures)), signed
+        return *head, *_pack_parts(self.sealed)
 
     @classmethod
     def from_body(cls, body: memoryview) -> Self:
         (sum_id,), rest = head_of(_SUM, body, "Release")
         dealers, rest = _clients(rest, "Release")
         (count,), rest = head_of(_COUNT, rest, "Release")
-        if len(rest) != count * _SIGNED.size:
-            raise MessageError(f"a Release message of {count} signatures has {len(body)} bytes")
-        signatures = tuple(_SIGNED.iter_unpack(rest))
+        size = count * _SIGNED.size
+        if len(rest) < size:
+            raise MessageError(f"a Release message of {len(body)} bytes is too short for {count} signatures")
+        signatures = tuple(_SIGNED.iter_unpack(rest[:size]))
         clients = [client for client, _ in signatures]
         if clients != sorted(set(clients)):
             raise MessageError("a Release message must list clients in ascending order")
-        return cls(sum_id, dealers, signatures)
+        return cls(sum_id, dealers, signatures, _parts(rest[size:], "Release"))
 
 
 @final

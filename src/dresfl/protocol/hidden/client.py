@@ -100,6 +100,7 @@ class HiddenClient:
         tries = self._plan.num_hops * max(1, session.num_clients // session.recovery_threshold)
         self._repetitions = repetitions(self._field.moduli, tries, confirmed=False)
         self._confirmations = repetitions(self._field.moduli, tries, confirmed=True)
+        self._is_confirmed = False  # the hop before, by check C
         self._may_tell = False  # whether the other clients may hear it
         self._hidden: _HiddenHop | None = None
         self._program: Generator[list[Any], Sequence[Any], Tensor]
@@ -420,8 +421,8 @@ class HiddenClient:
             self._restart(ledger, found[-1], found[-2])
             self._compare_chain(kept)
             for published in history.hops:
-                if self._plan.settings.check == "C":  # what it has answered came after something that it had confirmed
-                    self._is_confirmed = kept is not None and kept.position == self.ledger.position
+                if self._plan.settings.check == "C":  # it had confirmed all that came before what it has answered
+                    self._is_confirmed = kept is not None and kept.position.order >= self.ledger.position.order
                 self.receive(published)
                 self._compare_chain(kept)
         finally:

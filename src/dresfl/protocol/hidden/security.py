@@ -10,7 +10,7 @@ values that the run opens under masks, H its hops.
     pad key     2^W·p^−6                     a pad's key is found by trying, with the tag to compare
     check C     2^W·p^−S_C                   a false hop is found by trying that passes: factors come from a hash
     answers     H·q^t                        false answers pass at the coordinator, in some hop
-    dealers     N·C·(2q − q²)^t·(N over e)   shares that are on no polynomial pass the check of dealers
+    dealers     N·C·2^min(N,64)·(N over e)·(2q − q²)^t   shares that are on no polynomial pass the check of dealers
     ranges      N·2^min(N,64)·((2q − q²)^S + 2^−wU)     rows out of range pass their proof
     keys        uses²/2^257                  two uses of seeds get the same key
     hashes      2^(2W)/2^257                 two different courses of a run get the same chain
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import final
 
-from ..random_factors import largest_probability, least_combinations
+from ..random_factors import coin_choices, largest_probability, least_combinations
 from .check import KEY_WORDS, repetitions
 from .plan import HiddenPlan, Hop
 
@@ -74,16 +74,16 @@ def false_answers(modulus: int, hops: int) -> float:
 def false_dealers(moduli: Sequence[int], num_clients: int, deviating: int) -> float:
     """Shares of some dealer are on no polynomial modulo some prime, and pass (`dealer_check`)."""
     once = largest_probability(min(moduli))
-    sets, missed = math.comb(num_clients, deviating), 2 * once - once * once
-    passing = -least_combinations(sets, missed) * math.log2(missed) - math.log2(sets)
-    return passing - math.log2(num_clients * len(moduli))
+    sets = math.comb(num_clients, deviating) * coin_choices(num_clients) * num_clients * len(moduli)
+    missed = 2 * once - once * once
+    return -least_combinations(sets, missed) * math.log2(missed) - math.log2(sets)
 
 
-def false_ranges(modulus: int, num_clients: int, squares: int, sums: int, factor_bits: int) -> float:
+def false_ranges(modulus: int, num_clients: int, deviating: int, squares: int, sums: int, factor_bits: int) -> float:
     """A dealer's rows are out of range and pass `range_proof`: S checks of squares, U sums with factors of w bits."""
     once = largest_probability(modulus)
     missed = together(-squares * math.log2(2 * once - once * once), float(sums * factor_bits))
-    return missed - math.log2(num_clients) - min(num_clients, 64)
+    return missed - math.log2(math.comb(num_clients, deviating) * coin_choices(num_clients) * num_clients)
 
 
 def equal_keys(uses: int) -> float:

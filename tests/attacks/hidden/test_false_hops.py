@@ -5,13 +5,19 @@ answer is padded by a key that the coordinator gets only if all it published was
 shard. Each attack here is played twice: against the protocol, and against one that lacks the rule in question.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from dresfl.errors import HeadroomAlarm, MessageError, Refused
 from dresfl.protocol import Session
 from dresfl.protocol.hidden import answers as answering
+from dresfl.protocol.hidden.check import KEY_WORDS, repetitions
+from dresfl.protocol.hidden.client import HiddenClient, Progress
+from dresfl.protocol.hidden.coded_rows import TableRows
 from dresfl.protocol.hidden.ledger import History
+from dresfl.protocol.hidden.seeds import RunSeeds
 from dresfl.runtimes.local.hidden import HiddenFederation
 
 from . import weakened
@@ -185,6 +191,25 @@ def test_the_smallest_change_hides_everything_after_it(hops, added, channel, mon
     assert shown(victims(), hops, added, channel) in (0.0, 1.0)  # 0: the residue left its range, and was seen at once
 
 
+def test_a_false_sum_over_two_shards(monkeypatch) -> None:
+    """Rule 9: after a weight hop the key is read as a sum, too."""
+    settings = {"num_clients": 6, "num_shards": 2}
+    weight_hop = len(victims(**settings).session.hidden_plan.hops(0)) - 1
+    assert shown(victims(**settings), weight_hop, 1, None) < 0.01
+    weakened.a_key_of_the_first_shard(monkeypatch)
+    assert shown(victims(**settings), weight_hop, 1, None) == 1.0
+
+
+def test_checks_are_as_large_as_they_must_be() -> None:
+    """Rule 8: 44 bits for all tries of a run, 104 where factors can be tried out, 128 bits of a key for each prime."""
+    moduli = victims().session.field.moduli
+    for tries in (1, 2**10, 2**20):
+        few, many = (repetitions(moduli, tries, confirmed=confirmed) for confirmed in (False, True))
+        assert min(moduli) ** few >= 2**44 * tries > min(moduli) ** (few - 1)
+        assert min(moduli) ** many >= 2**104 * tries
+    assert min(moduli) ** KEY_WORDS >= 2**128
+
+
 # -- other bytes, other groups, other times ---------------------------------------------------------------------------
 
 
@@ -301,6 +326,27 @@ def test_a_client_is_not_rewound(monkeypatch) -> None:
     assert rows_by_rewinding(victims(), forgetful=True) <= LUCK  # the check is a second line of defence
     weakened.no_check(monkeypatch)
     assert rows_by_rewinding(victims(), forgetful=True) == BATCH
+
+
+def test_nothing_leaves_before_it_is_written_down() -> None:
+    """Rule 6: if the disk fails, no answer leaves; and what was written down is the hop that is answered."""
+    federation = victims()
+    session, kept = federation.session, []
+
+    def full(progress: Progress) -> None:
+        raise OSError("no space left on device")
+
+    def client(keep: Callable[[Progress], None]) -> HiddenClient:
+        seeds = RunSeeds.begin(federation.dealt[0], session.run)
+        found = HiddenClient(session, 0, TableRows(session, federation.tables[0]), seeds, keep)
+        found.start(session.num_clients)
+        return found
+
+    with pytest.raises(OSError, match="no space"):
+        client(full).answer()
+    answer = client(kept.append).answer()
+    assert answer is not None
+    assert [progress.position for progress in kept] == [answer.position]
 
 
 def test_an_old_hop_published_again_hides_everything_after_it(monkeypatch) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dresfl.protocol.hidden.plan import HiddenPlan
 
-from ..least_squares import Prior, batch_places, error, found, rows_from_gradients
+from ..least_squares import Prior, batch_places, error, found, rows_from_gradients, sample
 from ..runs import digits_rows, random_rows
 from ..test_rows_from_sums import rounded
-from ..test_rows_from_weights import public_digits
+from ..test_rows_from_weights import public_digits, shown_digits
 from .parser import Views, read_gradients, read_outputs, rows_from_outputs
 from .runs import Seen, federation_of, record, without_masks
 
@@ -133,6 +133,8 @@ def compare(report, attack: str, true: Tensor, prior: Prior, hidden: dict[str, T
         control_found=found(bare, true),
         control_error=error(bare, true),
         views=views,
+        sample=sample(shown_digits(), hidden[best], true),
+        control_sample=sample(shown_digits(), bare, true),
     )
     assert found(bare, true) >= 0.9
     assert max(views.values()) <= found(prior.mean, true) + 0.01

@@ -134,6 +134,12 @@ def seeds_of_every_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunSeeds, "begin", classmethod(lambda cls, dealt, run: cls(dealt)))
 
 
+def seeds_that_never_change(patch: pytest.MonkeyPatch) -> None:
+    """Rule 13: the seeds of a round are those of the rounds before."""
+    patch.setattr(RunSeeds, "of", lambda self, round_number: self._rounds[0])
+    patch.setattr(RunSeeds, "forget", lambda self, round_number: None)
+
+
 def no_signatures(patch: pytest.MonkeyPatch) -> None:
     """A run begins however many clients have signed its start."""
     patch.setattr(client, "signatures_needed", lambda num_clients, max_colluders: 0)

@@ -158,7 +158,7 @@ def test_a_coordinator_of_version_1_is_named(consortium: Consortium) -> None:
         await listener.start()
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Refused, match="does not speak version 4"):
+                with pytest.raises(Refused, match="does not speak version 5"):
                     await there.start_client(0)
         finally:
             await listener.stop(0)

@@ -143,13 +143,17 @@ def test_the_hidden_mode_is_the_default_and_needs_no_consent_of_ones_own(trial: 
     assert "nobody sees a gradient" in events[0][1]
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_nobody_starts_in_the_hidden_mode_if_nothing_is_said_of_dealers(
-    trial: Path, start: Callable[[Path], object]
-) -> None:
+def test_without_a_word_on_dealers_their_rows_are_proved(trial: Path) -> None:
     hide(trial, "false")
-    with pytest.raises(UsageError, match="does not say that dealers are trusted"):
-        start(trial)
+    strike(trial / SITE, OWN)
+    events = []
+    agreement = consented_agreement(
+        load_settings(ClientConfig, trial / SITE),
+        Roster.load(trial / "roster.json"),
+        lambda event, **fields: events.append(event),
+    )
+    assert events == ["hidden mode"]
+    assert agreement.sample_session().range_proof is not None
 
 
 def test_the_optimiser_of_the_hidden_mode_is_the_agreements(trial: Path) -> None:

@@ -54,12 +54,14 @@ HIDDEN_CHANGES = {
     "honest_clients": True,
     "check": "C",
     "trusted_dealers": False,
+    "nonnegative_inputs": True,
     "kappa": 80,
     "validation_every": 5,
     "runs": 2,
     "trials": 1,
     "trial": True,
     "model_for": "clients",
+    "totals": "confusion",
     "weight_bits": 17,
     "value_bits": 9,
     "error_bits": 13,
@@ -103,11 +105,12 @@ def test_what_the_hidden_mode_cannot_run_is_refused_by_name(optimizer, message):
     assert "momentum" in found.value.hint or "max_norm = 0" in found.value.hint
 
 
-def test_consent_of_the_hidden_mode_is_about_dealers():
-    HIDDEN.check_consent()
-    with pytest.raises(UsageError, match="huge row") as found:
-        replace(HIDDEN, hidden=HiddenSettings()).check_consent()
-    assert "trusted_dealers = true" in found.value.hint
+def test_the_hidden_mode_proves_ranges_unless_dealers_are_said_to_be_trusted():
+    """Nobody has to accept anything: what the open mode shows is not shown."""
+    for trusted in (True, False):
+        agreement = replace(HIDDEN, hidden=HiddenSettings(trusted_dealers=trusted))
+        agreement.check_consent()
+        assert (agreement.sample_session().range_proof is None) == trusted
 
 
 def test_a_hidden_session_has_the_plans_threshold_and_network():

@@ -80,11 +80,10 @@ def check_ranks(families, p, words):
     """Both conditions of both kinds of hops, for every coalition of T clients."""
     masks, zeros, sums = words
     size, shards, length = families.max_colluders, families.num_shards, families.opened_degree + 1
+    kinds = families.mask_sets, families.zero_sets, families.sum_sets
+    inside = [np.array([[x in members for x in range(families.num_clients)] for members in sets]) for sets in kinds]
     for coalition in itertools.combinations(range(families.num_clients), size):
-        unknown = [
-            [s for s, members in enumerate(sets) if set(coalition) <= set(members)]
-            for sets in (families.mask_sets, families.zero_sets, families.sum_sets)
-        ]
+        unknown = [np.nonzero(table[:, coalition].all(1))[0] if len(table) else [] for table in inside]
         hiding = [masks[s] for s in unknown[0]]
         zero = [zeros[s] for s in unknown[1]]
         assert rank(zero, p, length) == length - shards - size
@@ -128,6 +127,13 @@ def test_a_ramp_by_flint():
     families = hidden_families(LARGE[:1], 20, 1, 3, 6, 2)
     words = words_by_flint(families, LARGE[0])
     check_ranks(families, LARGE[0], words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask_degree", [4, 6, 8])
+def test_four_colluders_of_twenty_by_flint(mask_degree):
+    families = hidden_families(LARGE, 20, 1, 4, mask_degree, 2)
+    check_ranks(families, LARGE[0], words_by_flint(families, LARGE[0]))
 
 
 # -- rule: ranks modulo every prime --------------------------------------------------------------------------------
@@ -272,9 +278,11 @@ def test_families_without_one_of_their_sets_are_refused(kind, words):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ((5, 1, 0, 1, 2), "at least one shard"),
-        ((5, 1, 2, 1, 2), "at least one shard"),
-        ((5, 1, 1, 1, 1), "at least one shard"),
+        ((5, 1, 0, 1, 2), "at least one colluder"),
+        ((5, 1, 2, 1, 2), "at least one colluder"),
+        ((5, 1, 5, 5, 2), "more clients than that"),
+        ((5, 0, 1, 1, 2), "at least one shard"),
+        ((5, 1, 1, 1, 1), "degree 2"),
         ((8, 1, 2, 2, 4), "9 answers are needed"),
         ((60, 1, 4, 4, 2), "487635 coalitions"),
         ((26, 1, 4, 4, 2), "12650 seeds"),

@@ -207,7 +207,13 @@ def test_moduli_that_prove_nothing_are_refused():
     session = session_of()
     with pytest.raises(InfeasiblePlan, match="cannot be proven"):
         plan_range_proof(
-            session.field.moduli[:3], session.bit_layout, num_clients=6, num_masks=6, most_rows=5, kappa=72
+            session.field.moduli[:3],
+            session.bit_layout,
+            num_clients=6,
+            max_deviating=1,
+            num_masks=6,
+            most_rows=5,
+            kappa=72,
         )
 
 

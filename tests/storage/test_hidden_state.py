@@ -7,6 +7,7 @@ import pytest
 from dresfl.errors import MessageError, Refused, StoreError
 from dresfl.federation.sealed_slices import missing_slices
 from dresfl.field import SecretSeed
+from dresfl.files import write_record
 from dresfl.protocol import Client, Verdict, check_bytes
 from dresfl.protocol.hidden.client import Progress
 from dresfl.protocol.hidden.ledger import Position
@@ -166,9 +167,11 @@ def test_the_count_outlives_forget_and_damage_is_refused(tmp_path):
         store.table(session, INDEX)
         store.mask_secret(session)
         store.begin_hidden(session, SEEDS).claim_model()
+        folder = tmp_path / "s" / session.sharing_id.hex()
+        write_record(folder / "sums.json", {"sums": {}})
         store.forget(session.sharing_id.hex())
-        names = sorted(path.name for path in (tmp_path / "s" / session.sharing_id.hex()).iterdir())
-        assert names == [f"{session.session_id.hex()}.hop", "runs.json"]
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == [f"{session.session_id.hex()}.hop", "runs.json", "sums.json"]
         with pytest.raises(Refused, match="1 models came"):
             store.begin_hidden(session_of(b"two"), SEEDS)
     path = next((tmp_path / "s").rglob("runs.json"))
@@ -191,6 +194,22 @@ def test_a_sharing_is_offered_for_another_run_only_while_the_budget_lasts(tmp_pa
             nonces = store.offered_nonces(lambda rows, nonce: session_of(), INDEX)
             assert len(nonces) == offered
             assert len(store.held_nonces(lambda rows, nonce: session_of(), INDEX)) == 1
+
+
+def test_another_sharing_after_a_run_needs_the_operator(tmp_path):
+    """Else a coordinator could renew the budget as often as it likes."""
+    first, second = session_of(b"one"), session_of(b"two", b"m" * 32)
+    with open_store(tmp_path / "s") as store:
+        store.table(first, INDEX)
+        store.begin_hidden(first, SEEDS)
+        with pytest.raises(Refused, match="1 runs were begun on earlier sharings") as found:
+            store.table(second, INDEX)
+        assert "--share-again" in found.value.hint
+    with ShareStore.open(tmp_path / "s", data_digest(*rows_of(INDEX)), allowance=ONE, share_again=True) as store:
+        store.table(second, INDEX)
+    with open_store(tmp_path / "s") as store:  # from then on it is known
+        store.table(second, INDEX)
+        store.table(first, INDEX)
 
 
 def test_what_is_left_of_an_allowance():

@@ -26,6 +26,11 @@ def consented_agreement(config: CoordinatorConfig | ClientConfig, roster: Roster
                 f"[optimizer] stands in {own}, but in the hidden mode all clients derive the steps",
                 "write the table into agreement.toml, alike at every participant, and take it out here",
             )
+        if isinstance(config, CoordinatorConfig) and config.network.on_shortage == "skip":
+            raise UsageError(
+                'on_shortage = "skip" is of the open mode: a hidden round cannot be skipped',
+                'set on_shortage = "retry": the run waits until enough clients are back',
+            )
         log("hidden mode", meaning=HIDDEN_MODE_MEANS)
         if agreement.hidden.trusted_dealers:
             log("trusted dealers", meaning=TRUSTED_DEALERS_MEANS)

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, final, get_args
 
 from dresfl.coding import CodeParameters
-from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.errors import InfeasiblePlan, MessageError, Refused, UsageError
 from dresfl.masking import hidden_families
 from dresfl.model import Layer, Network
 from dresfl.optimizers import Optimizer
@@ -27,15 +27,8 @@ from dresfl.quantize import Quantizer
 FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
 Mode = Literal["open", "hidden"]
-_NO_PROOFS = (
-    "in the hidden mode a client that deals one huge row could read weights off the hops that follow; rows are not "
-    "proved to be in range, and the agreement does not say that dealers are trusted"
-)
-_NO_PROOFS_HINT = (
-    "if all participants trust each other not to deal such rows, write trusted_dealers = true under [hidden]"
-)
-_MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 _SAMPLE_MODULI = (16777199, 16777213)  # mask sets depend on no modulus
+_MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
 
@@ -81,6 +74,8 @@ class Agreement:
                 f"with{'' if self.optimizer else 'out'} an optimiser",
                 "the agreement has both in the hidden mode, and neither in the open mode",
             )
+        if self.record and self.hidden is not None:
+            raise UsageError("record is of the open mode", "take it out: a hidden run has no transcript")
         if self.rows_can_be_computed not in ("", ACCEPTED):
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
@@ -112,18 +107,18 @@ class Agreement:
         _ = self.sample_session().seed_sets
 
     def sample_session(self) -> Session:
-        """A session of this agreement with few rows: what it has in common with every other one."""
-        share = 0.0 if self.hidden is None else self.hidden.validation_share
-        rows = math.ceil(self.num_shards / share) + 1 if share else 1  # some of them can be held out
+        """A session of this agreement with few rows: for what does not depend on them."""
+        share = self.hidden.validation_share if self.hidden is not None else 0.0
+        rows = math.ceil(2 * self.num_shards / share) if share else 1  # some can be held out
         return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
-        """Refuse to begin without everybody's consent to what the mode gives away, or relies on."""
-        if self.hidden is not None:
-            if not self.hidden.trusted_dealers:
-                raise UsageError(_NO_PROOFS, _NO_PROOFS_HINT)
-            return
-        if self.rows_can_be_computed != ACCEPTED:
+        """Refuse to begin in the open mode without everybody's consent to what it gives away.
+
+        The hidden mode gives nothing away before the end. There every dealer's rows are proved to be in range, unless
+        the agreement itself says that dealers are trusted.
+        """
+        if self.mode == "open" and self.rows_can_be_computed != ACCEPTED:
             raise UsageError(
                 "in the open mode every participant is sent weights from which rows of others can be computed, and the "
                 "agreement does not accept that",
@@ -138,10 +133,11 @@ class Agreement:
     @cached_property
     def network(self) -> Network:
         """The network whose weights come out. In the hidden mode all weights have one scale, which the plan chooses."""
-        return self._network if self.hidden is None else self.plan((), validates=False).network
+        return self.described_network if self.hidden is None else self.sample_session().network
 
     @cached_property
-    def _network(self) -> Network:
+    def described_network(self) -> Network:
+        """The network as the agreement describes it, with the weights' scale of the open mode."""
         return Network(
             self.layers,
             self.input_shape,
@@ -150,22 +146,12 @@ class Agreement:
             input_magnitude=max(0.0, math.log2(self.input_bound)),
         )
 
-    def plan(self, client_rows: Sequence[int], *, validates: bool = True) -> HiddenPlan:
-        """The plan of a run in the hidden mode. validates: False if row counts are not known yet."""
-        if self.hidden is None or self.optimizer is None:
-            raise UsageError("an agreement of the open mode has no plan of hidden rounds")
-        settings = self.hidden
-        if not validates:
-            settings = dataclasses.replace(settings, validation_every=0, validation_share=0.0, patience=0, trial=False)
-        rows = tuple(client_rows) if settings.validation_every else ()  # it depends on them for validations alone
-        return _plan(self._network, self.parameters, settings, self.optimizer, self.rounds, rows)
-
     def to_dict(self) -> dict[str, object]:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
         values["layers"] = [layer.to_dict() for layer in self.layers]
         for name, settings in (("hidden", self.hidden), ("optimizer", self.optimizer)):
-            values[name] = None if settings is None else dataclasses.asdict(settings)
+            values[name] = None if settings is None else _plain(settings)
         values["input_shape"] = list(self.input_shape)
         return values
 
@@ -226,27 +212,45 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-@lru_cache(maxsize=32)
-def _plan(
-    network: Network,
-    parameters: CodeParameters,
-    settings: HiddenSettings,
-    optimizer: Optimizer,
-    rounds: int,
-    client_rows: tuple[int, ...],
-) -> HiddenPlan:
-    """`make_plan`, once for each setting: a participant asks for it again and again."""
-    masks = _num_masks(parameters, settings)
-    return make_plan(network, parameters, settings, optimizer, rounds, client_rows=client_rows, num_masks=masks)
+def _plain(settings: HiddenSettings | Optimizer) -> dict[str, object]:
+    """Settings as plain values. 1 and 1.0 have one form where a number may be broken."""
+    return {
+        entry.name: float(getattr(settings, entry.name))
+        if isinstance(entry.default, float)
+        else getattr(settings, entry.name)
+        for entry in dataclasses.fields(settings)
+    }
 
 
-def _num_masks(parameters: CodeParameters, settings: HiddenSettings) -> int:
+@lru_cache(maxsize=16)
+def _plan(agreement: Agreement, client_rows: tuple[int, ...]) -> HiddenPlan:
+    """The plan of a hidden run. client_rows: empty if there is no validation, whose rows alone it depends on."""
+    settings, optimizer = agreement.hidden, agreement.optimizer
+    if settings is None or optimizer is None:
+        raise UsageError("this agreement is of the open mode")
+    return make_plan(
+        agreement.described_network,
+        agreement.parameters,
+        settings,
+        optimizer,
+        agreement.rounds,
+        client_rows=client_rows,
+        num_masks=num_mask_seeds(agreement.parameters, settings),
+    )
+
+
+def num_mask_seeds(parameters: CodeParameters, settings: HiddenSettings) -> int:
     """The mask seeds of one sharing, if there are more masks than colluders; 0: the plan knows."""
     if settings.mask_degree in (0, parameters.max_colluders):
         return 0
     sizes = parameters.num_clients, parameters.num_shards, parameters.max_colluders, settings.mask_degree
-    degree = DEGREES[settings.schedule or "S2"]
-    return hidden_families(_SAMPLE_MODULI, *sizes, degree).num_masks
+    degrees = [DEGREES[settings.schedule]] if settings.schedule else sorted(DEGREES.values())
+    for degree in degrees:
+        try:
+            return hidden_families(_SAMPLE_MODULI, *sizes, degree).num_masks
+        except InfeasiblePlan as error:
+            refusal = error
+    raise refusal
 
 
 def make_session(
@@ -260,9 +264,11 @@ def make_session(
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
-    hidden = None if agreement.hidden is None else agreement.plan(client_rows)
+    hidden = None
+    if agreement.hidden is not None:
+        hidden = _plan(agreement, tuple(client_rows) if agreement.hidden.validation_every else ())
     return Session(
-        network=agreement.network if hidden is None else hidden.network,
+        network=agreement.described_network if hidden is None else hidden.network,
         parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,

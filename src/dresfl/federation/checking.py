@@ -30,9 +30,8 @@ class Checking:
         self._shown: dict[int, bytes] = {}
         self._found: dict[int, Findings] = {}
         self.coins = terms.coins  # what the check is made with, once it has begun
-        self.different_seeds: tuple[
-            tuple[int, int], ...
-        ] = ()  # dealer of a seed, and holder of another one than most hold
+        # the dealer of a seed, and a holder of another one than most hold
+        self.different_seeds: tuple[tuple[int, int], ...] = ()
 
     @property
     def participants(self) -> list[int]:

@@ -11,32 +11,40 @@ For one client:
     absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
-enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, rounds.py says what follows, and
-open_rounds.py does it. A runtime calls one method for each event, with the time in seconds of any steady clock, and
-carries out the returned actions in order. Whatever is wrong with one client's message ends that client's connection and
-disturbs nobody else.
+enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, rounds.py says what follows;
+open_rounds.py and hidden_rounds.py do it. A runtime calls one method for each event, with the time in seconds of any
+steady clock, and carries out the returned actions in order. Whatever is wrong with one client's message ends that
+client's connection and disturbs nobody else.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import final
 
-from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Session, Training, Verdict, checkers_needed
+from torch import Tensor
+
+from dresfl.errors import DresError, HeadroomAlarm, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
+from dresfl.protocol import Session, Totals, Training, Verdict, checkers_needed, final_sum
 from dresfl.sealing import Identity, Roster
 
-from .actions import Action, Close, Finish, Send, StoreTerms, log
+from .actions import Action, Close, Finish, Send, StoreBroadcast, StoreTerms, log
 from .agreement import Agreement
+from .attesting import check_attested
 from .checking import Checking
 from .coordinator_state import ConnectionState, CoordinatorSettings, Counters, Running
 from .enrolment import Enrolment, signed_begin
+from .hidden_rounds import HiddenRounds
 from .messages import (
     ANY_ROUND,
     FROM_CLIENT,
     NO_INSTANCE,
     Ack,
+    Added,
+    Attestations,
+    Attested,
     Check,
     Checked,
+    Counted,
     Declined,
     Hello,
     Holding,
@@ -45,6 +53,7 @@ from .messages import (
     Message,
     Ready,
     Reject,
+    SetSigned,
     Slice,
     Wait,
     decode,
@@ -52,7 +61,8 @@ from .messages import (
 from .open_rounds import OpenRounds
 from .relay import Relay
 from .rounds import Attendance, Rounds, give_up
-from .terms import Terms
+from .sums import SumOpening
+from .terms import HiddenTerms, Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
 _DEVIATES = "it was not there when the dealers were checked, or holds other shares or seeds than were dealt"
@@ -72,13 +82,17 @@ class Coordinator:
         make_training: Callable[[Session], Training],
         terms: Terms | None = None,
         stored_slices: Callable[[Session], Iterable[tuple[int, int, int]]] = lambda session: (),
+        stored_hops: Callable[[bytes], Iterable[StoreBroadcast]] = lambda run: (),
     ) -> None:
-        """make_training: the training of a session, where its last checkpoint left it. terms: of an earlier start.
+        """make_training: the training of a session, where its last checkpoint left it; in the open mode alone.
 
-        stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
+        terms: of an earlier start. stored_slices: receiver, dealer and number of the slices of a session that the disk
+        still has. stored_hops: likewise, what the hops of a hidden run have published, by its digest, in order.
         """
         agreement.check_consent()
         agreement.check_masks()
+        if agreement.mode == "hidden" and settings.timing.on_shortage == "skip":
+            raise UsageError("a hidden round cannot be skipped", 'set on_shortage = "retry"')
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:
@@ -86,13 +100,16 @@ class Coordinator:
                 f"the roster lists {len(roster.members)} clients, the agreement has {agreement.num_clients}"
             )
         self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
-        self._make_training, self._stored_slices = make_training, stored_slices
+        self._make_training, self._stored_slices, self._stored_hops = make_training, stored_slices, stored_hops
         self._clients: dict[int, ConnectionState] = {}
         self._informed: set[int] = set()
         self._attendance = Attendance(roster, lambda: self.ready)
         self._enrolment = Enrolment(agreement, terms)
         self._running: Running | None = None
+        self._attested: dict[int, bytes] = {}  # what clients signed of the dealers, in the hidden mode
         self._closing_until: float | None = None
+        self._sum: SumOpening | None = None  # what clients count at the end of a hidden run
+        self._parted: set[int] = set()  # clients that were told that all is said
         self._moved_at = 0.0  # when the sharing last made progress
         self._check_until = 0.0
         self._reminder = 0.0
@@ -123,6 +140,26 @@ class Coordinator:
         return rounds.training if isinstance(rounds, OpenRounds) else None
 
     @property
+    def session(self) -> Session | None:
+        """The session, once the terms are settled."""
+        return None if self._running is None else self._running.session
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """The rounds of either mode, once the dealers are checked."""
+        return self._rounds
+
+    @property
+    def model(self) -> Tensor | None:
+        """(P,) int64: the model of a hidden run, once it is opened, if it is opened to the coordinator."""
+        return self._rounds.model if isinstance(self._rounds, HiddenRounds) else None
+
+    @property
+    def totals(self) -> Totals | None:
+        """What clients counted on their own rows with the final model of a hidden run, if enough of them did."""
+        return None if self._sum is None else self._sum.totals
+
+    @property
     def _rounds(self) -> Rounds | None:
         return None if self._running is None else self._running.made_rounds
 
@@ -141,7 +178,8 @@ class Coordinator:
         if opening_until is not None:
             times.append(opening_until)
         elif self._closing_until is not None:
-            times.append(self._closing_until)
+            counting = None if self._sum is None else self._sum.wake_at
+            times.append(self._closing_until if counting is None else counting)
         else:
             times += [self._reminder, *self._check_times()]
         return min(times, default=None)
@@ -151,9 +189,13 @@ class Coordinator:
     def start(self, now: float) -> list[Action]:
         """The runtime is ready. If there are terms of an earlier start, the run goes on from there."""
         self._reminder = now + _REMIND_SECONDS
-        if self._enrolment.terms is None:
+        terms = self._enrolment.terms
+        if terms is None:
             return []
-        return self._settle(self._enrolment.terms, now)
+        if terms.hidden.alarm:  # what was falsified once is not tried again
+            alarm = HeadroomAlarm(f"this run has ended with an alarm: {terms.hidden.alarm}", "begin a new one")
+            return self._of_rounds(give_up(alarm), now)
+        return self._settle(terms, now)
 
     def connected_to(self, client: int, now: float) -> list[Action]:
         """A client whose identity is known has connected. A connection that it had before does not count any more."""
@@ -173,6 +215,10 @@ class Coordinator:
         if self._running is None:
             return left
         self._running.relay.client_left(client)
+        if self._rounds is not None:
+            left += self._rounds.left(client, now)
+        if self._sum is not None:
+            self._sum.left(client)
         return [*left, *self._running.relay.due()]
 
     def received(self, client: int, data: bytes | memoryview, now: float) -> list[Action]:
@@ -203,7 +249,10 @@ class Coordinator:
         if rounds is not None and rounds.wake_at is not None:
             actions += self._of_rounds(rounds.tick(now), now) if now >= rounds.wake_at else []
         elif self._closing_until is not None:
-            actions += self._end() if now >= self._closing_until else []
+            if self._sum is not None and not self._sum.done:
+                actions += self._of_sum(self._sum.tick(now))
+            if not self.ended and now >= self._closing_until and (self._sum is None or self._sum.done):
+                actions += self._end()
         else:
             if any(now >= time for time in self._check_times()):
                 actions += self._check_without_the_others(self._settled, now)
@@ -254,8 +303,12 @@ class Coordinator:
                 return self._was_informed(client, message, running)
             case Declined():
                 return self._has_declined(client, message, running, now)
-            case Checked():
+            case Checked() | Attested():
                 return self._has_checked(client, message, running, now)
+            case Counted() | SetSigned() | Added():
+                if self._sum is None:
+                    raise MessageError("no sum is taken")
+                return self._of_sum(self._sum.received(client, message, now))
         if running.made_rounds is None:
             self.counters.late += 1  # of an earlier connection
             return []
@@ -296,9 +349,24 @@ class Coordinator:
         """What there is once the dealers are checked. Who deviates is not asked."""
         attendance, timing = self._attendance, self._settings.timing
         attendance.dropped.update(dict.fromkeys(verdict.deviating, _DEVIATES))
-        training = self._make_training(session)
-        rounds = OpenRounds(session, training, timing, attendance, self._roster, self.counters)
-        return Running(terms, session, relay, None, rounds)
+        with_all = timing, attendance, self._roster, self.counters
+        if session.hidden is None:
+            return Running(terms, session, relay, None, OpenRounds(session, self._make_training(session), *with_all))
+        stored, starts = self._stored_hops(session.run), terms.hidden.starts
+        hidden = HiddenRounds(session, *with_all, stored, starts, self._keep_starts, self._keep_alarm)
+        return Running(terms, session, relay, None, hidden)
+
+    def _keep_starts(self, starts: tuple[tuple[int, bytes], ...]) -> Action:
+        return self._amend(replace(self._settled.terms.hidden, starts=starts))
+
+    def _keep_alarm(self, reason: str) -> Action:
+        return self._amend(replace(self._settled.terms.hidden, alarm=reason))
+
+    def _amend(self, hidden: HiddenTerms) -> Action:
+        """Put on the disk what there is to know of a hidden run."""
+        terms = replace(self._settled.terms, hidden=hidden)
+        self._running, self._enrolment.terms = replace(self._settled, terms=terms), terms
+        return StoreTerms(terms)
 
     def _begin(self, client: int, state: ConnectionState, running: Running) -> list[Action]:
         if state.hello is None:
@@ -393,11 +461,18 @@ class Coordinator:
             return []  # with one more there may be enough
         return [log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
 
-    def _has_checked(self, client: int, message: Checked, running: Running, now: float) -> list[Action]:
-        checking = running.checking
+    def _has_checked(self, client: int, message: Checked | Attested, running: Running, now: float) -> list[Action]:
+        checking, session = running.checking, running.session
         if checking is None:
             return []  # it was asked a second time, after a reconnection, and the verdict is there
-        checking.checked(client, message.hashes, message.values)
+        if isinstance(message, Attested) != (session.hidden is not None):
+            raise MessageError(f"{type(message).__name__} came in the other mode")
+        checked = message.checked if isinstance(message, Attested) else message
+        if isinstance(message, Attested):
+            check_attested(self._roster.members[client], session, client, checking.coins or (), message)
+        checking.checked(client, checked.hashes, checked.values)
+        if isinstance(message, Attested):
+            self._attested[client] = b"".join(message.body())
         if checking.missing():
             return []
         try:
@@ -418,7 +493,8 @@ class Coordinator:
                 "see the logs of all clients, and share again in a new folder",
             )
             return self._of_rounds([*actions, *give_up(none_left)], now)
-        terms = replace(running.terms, verdict=verdict)
+        hidden = replace(running.terms.hidden, attested=tuple(sorted(self._attested.items())))
+        terms = replace(running.terms, verdict=verdict, hidden=hidden)
         session = terms.session(self._agreement)
         self._running = running = self._checked(terms, session, running.relay, verdict)
         self._enrolment.terms = terms
@@ -436,8 +512,14 @@ class Coordinator:
         return self._of_rounds([*actions, *(self._too_few(running) or running.rounds.begin(now))], now)
 
     def _verdict_for(self, client: int, running: Running) -> list[Action]:
-        """Clients of a sharing that is used again have kept its verdict."""
-        return [] if running.terms.verdict is None else [Send(client, Judged(running.terms.verdict))]
+        """What came of the check. Clients of a sharing that is used again know it; in the hidden mode all judge."""
+        terms = running.terms
+        if terms.verdict is None:
+            return []
+        if running.session.hidden is None:
+            return [Send(client, Judged(terms.verdict))]
+        attested = tuple((c, Attested.from_body(memoryview(body))) for c, body in terms.hidden.attested)
+        return [Send(client, Attestations(terms.coins or (), attested))]
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
@@ -468,19 +550,43 @@ class Coordinator:
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
+        plan = final_sum(self._settled.session)
+        if plan is not None:
+            self._sum = SumOpening(plan, self._roster, self._settings.timing.deadline)
+            self._sum.begin(now)
         joined = [client for client, state in self._clients.items() if state.joined]
         return [action for client in joined for action in self._done(client, self._settled)]
 
     def _done(self, client: int, running: Running) -> list[Action]:
         """The end, for one client. One that is not ready has not heard yet what came of the check."""
         heard = self._clients[client].ready
-        return [*([] if heard else self._verdict_for(client, running)), Send(client, running.rounds.final(client))]
+        final = [Send(client, message) for message in running.rounds.final(client)]
+        return [*([] if heard else self._verdict_for(client, running)), *final]
 
     def _was_informed(self, client: int, message: Informed, running: Running) -> list[Action]:
         if self._closing_until is None or message.rounds != running.rounds.rounds:
             raise MessageError("a client says that it has the final weights, which there are not yet")
         self._informed.add(client)
-        return [Close(client), *(self._end() if len(self._informed) == self._agreement.num_clients else ())]
+        return self._part()
+
+    def _of_sum(self, actions: list[Action]) -> list[Action]:
+        """What clients hear of the sum. When it is over, those who have the model are let go."""
+        totals = self.totals
+        if self._sum is None or not self._sum.done or self._parted:
+            return actions
+        if totals is not None:
+            correct, rows = totals.values[:2]
+            actions.append(log("totals", correct=correct, rows=rows, clients=list(totals.dealers)))
+        return [*actions, *self._part()]
+
+    def _part(self) -> list[Action]:
+        """Let go of clients that have the model, once there is nothing more for them to hear."""
+        if self._sum is not None and not self._sum.done:
+            return []
+        now_free = sorted(self._informed - self._parted)
+        self._parted.update(now_free)
+        everybody = len(self._informed) == self._agreement.num_clients
+        return [*(Close(client) for client in now_free if client in self._clients), *(self._end() if everybody else ())]
 
     def _end(self) -> list[Action]:
         self.ended = True

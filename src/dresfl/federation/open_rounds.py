@@ -76,6 +76,9 @@ class OpenRounds(Rounds):
         wanted = self._opening.record is None and client in self._attendance.asked
         return self._weights([client]) if wanted else []
 
+    def left(self, client: int, now: float) -> list[Action]:
+        return []
+
     def received(self, client: int, message: Message, now: float) -> list[Action]:
         if not isinstance(message, Answered):
             raise MessageError(f"{type(message).__name__} does not belong to the open mode")
@@ -105,8 +108,8 @@ class OpenRounds(Rounds):
             return []
         return self._next_round(now) if opening.record is not None else self._shortage(opening, now)
 
-    def final(self, client: int) -> Message:
-        return Done(Task(self.rounds, self.training.weights.cpu()).encode(self._session))
+    def final(self, client: int) -> list[Message]:
+        return [Done(Task(self.rounds, self.training.weights.cpu()).encode(self._session))]
 
     # -- one opening after the other -------------------------------------------------------------------------
 

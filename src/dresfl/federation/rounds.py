@@ -1,7 +1,7 @@
 """What follows the check of the dealers, in either mode: openings, one after the other, until there is a model.
 
 `Coordinator` hands a `Rounds` the events that concern it and carries out what it returns. open_rounds.py plays the open
-mode. `Attendance` is what both sides of this interface know of the clients.
+mode, hidden_rounds.py the hidden mode. `Attendance` is what both sides of this interface know of the clients.
 """
 
 from abc import ABC, abstractmethod
@@ -112,6 +112,10 @@ class Rounds(ABC):
         """A client has become ready. When enough are, the first round begins."""
 
     @abstractmethod
+    def left(self, client: int, now: float) -> list[Action]:
+        """A client's connection has ended."""
+
+    @abstractmethod
     def begin(self, now: float) -> list[Action]:
         """The dealers have been checked. If enough clients are ready, the first round begins."""
 
@@ -128,5 +132,5 @@ class Rounds(ABC):
         """It is `wake_at`, or later."""
 
     @abstractmethod
-    def final(self, client: int) -> Message:
-        """What tells a client that all rounds are over, with the model."""
+    def final(self, client: int) -> list[Message]:
+        """What tells a client that all rounds are over, with the model; nothing if it knows by itself."""

@@ -127,7 +127,7 @@ class Terms:
             return session.without(verdict.excluded) if verdict.excluded else session
         session = session.without(verdict.excluded)
         roster, terms = (hashlib.sha256(part).digest() for part in (agreement.roster.encode(), self.encode()))
-        run = run_digest(roster, session.sharing_digest, session.excluded, agreement.digest, terms)
+        run = run_digest(roster, session.sharing_digest, verdict.excluded, verdict.deviating, agreement.digest, terms)
         return replace(session, run=run)
 
     def is_coin(self, client: int, coin: bytes) -> bool:

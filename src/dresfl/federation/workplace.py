@@ -4,7 +4,8 @@ The store is an interface: the real one is on a disk (`dresfl.storage`), that of
 the same in every runtime.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, final
 
 from torch import Tensor
@@ -16,24 +17,58 @@ from dresfl.protocol import (
     Client,
     Session,
     ShareTable,
+    SumNotes,
     Task,
     Verdict,
+    accuracy_counts,
     common_coins,
     examine_dealers,
+    final_sum,
     held_set_ups,
 )
 from dresfl.sealing import Identity, Roster
 
-from .actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict, Work
+from .actions import (
+    AddDealt,
+    AnswerTask,
+    CheckDealers,
+    ConfirmHop,
+    Deal,
+    DealCounts,
+    EndRun,
+    Flush,
+    Join,
+    JudgeDealers,
+    Keep,
+    KeepModel,
+    KeepVerdict,
+    ResumeRun,
+    SignDealers,
+    Stand,
+    StartRun,
+    TakeHops,
+    Work,
+)
 from .agreement import Agreement, make_session
-from .messages import Checked
+from .attesting import attest, judge_attested
+from .hidden_work import HiddenRun, HiddenWork, begun_run
+from .messages import Attestations, Attested, Checked
 from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
-from .site import Membership
+from .site import Judgement, Membership
+from .sums import SumWork
 from .terms import NO_COIN, NO_NONCE, Introduction, Terms
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
+
+
+@final
+@dataclass
+class HiddenMemory:
+    """The hidden run that a process is in, across its connections."""
+
+    work: HiddenWork | None = None
 
 
 class Store(Protocol):
@@ -72,6 +107,23 @@ class Store(Protocol):
     def keep_verdict(self, session: Session, verdict: Verdict) -> None:
         """Keep what came of the check, for good."""
 
+    # -- the hidden mode -------------------------------------------------------------------------------------
+
+    def offered_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
+        """Those of `held_nonces` on whose sharing another run may begin."""
+
+    def mask_secret(self, session: Session) -> SecretSeed | None:
+        """What the mask seeds are made from that this client deals; None: it is erased, since training has begun."""
+
+    def hidden_run(self, session: Session) -> HiddenRun | None:
+        """A run that was begun; None if it was not."""
+
+    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> HiddenRun:
+        """Count a run that begins now, with its own seeds of round 0. Refused beyond what was agreed on."""
+
+    def sum_notes(self, session: Session) -> SumNotes:
+        """What is kept of the sums on a sharing."""
+
 
 @final
 class Workplace:
@@ -88,24 +140,29 @@ class Workplace:
         device: str = "cpu",
         keep_model: Callable[[Task], None] = lambda final: None,
         blinded: bool = True,
+        hidden_work: HiddenMemory | None = None,
     ) -> None:
         """rows: reads this client's integer rows. keep_model: stores the final weights, for good when it returns.
 
-        blinded: False in tests and benchmarks only, and then for all clients.
+        blinded: False in tests and benchmarks only, and then for all clients. hidden_work: of a workplace before this
+        one in the same process, so that it need not catch up with the run.
         """
         self._agreement, self._identity, self._roster, self._store = agreement, identity, roster, store
         self._rows, self._device, self._keep_model = rows, device, keep_model
         self.index = roster.index_of(identity.member)
         self._blinded = blinded
         self._open_work = OpenWork(self.index, blinded)
+        self._hidden_work = HiddenMemory() if hidden_work is None else hidden_work
         self._terms: Terms | None = None
         self._session: Session | None = None
         self._table: ShareTable | None = None
         self._slices: SealedSlices | None = None
+        self._summing: SumWork | None = None
 
     def introduce(self) -> Introduction:
         """What this client brings to the terms. Every time it has a coin that nobody has seen."""
-        held = self._store.held_nonces(self._session_of, self.index)
+        hidden = self._agreement.mode == "hidden"
+        held = (self._store.offered_nonces if hidden else self._store.held_nonces)(self._session_of, self.index)
         return Introduction(self._rows()[0].shape[0], self._store.contribution(), held[0] if held else NO_NONCE)
 
     def perform(self, work: Work) -> object:
@@ -139,6 +196,27 @@ class Workplace:
             case KeepModel():
                 self._keep_model(work.final)
                 return None
+            case JudgeDealers():
+                return self._judge(work.attestations)
+            case Stand():
+                return self._begun_work().stand()
+            case StartRun():
+                return self._begun_work().start(work.started)
+            case ResumeRun():
+                return self._begun_work().resume(work.resume)
+            case TakeHops():
+                return self._begun_work().take(work.opened)
+            case ConfirmHop():
+                return self._begun_work().confirm(work.confirmations)
+            case EndRun():
+                self._end_run(work.final)
+                return None
+            case DealCounts():
+                return self._sum_work.deal(self._counts(work.final))
+            case SignDealers():
+                return self._sum_work.sign(work.proposed)
+            case AddDealt():
+                return self._sum_work.add(work.release)
         raise RuntimeError(f"{work} is not known")
 
     def _session_of(self, rows: tuple[int, ...], nonce: bytes) -> Session:
@@ -152,14 +230,15 @@ class Workplace:
         coin = self._store.coin(contribution)
         own = self._store.owns(contribution) and terms.is_coin(self.index, coin)
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
-        session = terms.session(self._agreement, self._device)
+        session = make_session(self._agreement, terms.rows, terms.nonce, terms.run_nonce, self._device)
         verdict = self._store.verdict(session)
         if verdict is not None:
-            session = session.without(verdict.excluded)
+            session = terms.run_session(self._agreement, session, verdict)
         if self._session is None or self._session.session_id != session.session_id:
             self._slices, self._open_work = None, OpenWork(self.index, self._blinded)
         table, damage = self._store.table(session, self.index, look)
-        self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
+        if session.hidden is None:
+            self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
         self._terms, self._session, self._table = terms, session, table
         if look:
             self._sealed_slices.keep_own()
@@ -178,11 +257,18 @@ class Workplace:
         """This client's side of the sharing: it needs the client's own rows, which answering does not."""
         if self._slices is None:
             session, table = self._member
-            client = Client(session, self.index, self._store.secret(session), *self._rows(), table)
+            client = self._dealer(session, table)
             self._slices = SealedSlices(client, table, self._identity, self._roster)
         return self._slices
 
-    def _check(self, coins: tuple[bytes, ...]) -> Checked:
+    def _dealer(self, session: Session, table: ShareTable) -> Client:
+        secret, rows = self._store.secret(session), self._rows()
+        if session.hidden is None:
+            return Client(session, self.index, secret, *rows, table)
+        masks = self._store.mask_secret(session)
+        return Client(session, self.index, secret, *rows, table, mask_secret=masks, seeds_erased=masks is None)
+
+    def _check(self, coins: tuple[bytes, ...]) -> Checked | Attested:
         """This client's part of the check of the dealers.
 
         It is published for one set of coins only: two would be two equations with the same mask.
@@ -199,4 +285,57 @@ class Workplace:
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
         found = examine_dealers(session, self.index, table, set_ups, common)
-        return Checked(found.hashes, found.pack(session))
+        checked = Checked(found.hashes, found.pack(session))
+        return checked if session.hidden is None else attest(self._identity, session, self.index, coins, checked)
+
+    # -- the hidden mode -------------------------------------------------------------------------------------
+
+    def _judge(self, attestations: Attestations) -> Judgement:
+        """Judge the dealers for itself, and keep what came of it."""
+        (session, _), terms, coins = self._member, self._terms, attestations.coins
+        if terms is None or not terms.fresh:
+            raise MessageError("the dealers of this sharing were checked before")
+        verdict = judge_attested(terms, session, self._roster, coins, attestations.attested)
+        if not self._store.claim_check(session, common_coins(coins)):
+            raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
+        self._session = terms.run_session(self._agreement, session, verdict)
+        self._store.keep_verdict(self._session, verdict)
+        return Judgement(verdict, self._session)
+
+    def _begun_work(self) -> HiddenWork:
+        """The work of the run, on this store. A client that deviates has none."""
+        session, table = self._member
+        verdict = self._store.verdict(session)
+        if not session.run or verdict is None or self.index in verdict.deviating:
+            raise MessageError("this client does not take part in the hops of this run")
+        run = begun_run(self._store, session, self.index, table)
+        work = self._hidden_work.work
+        if work is None or work.session.session_id != session.session_id:
+            work = self._hidden_work.work = HiddenWork(session, self.index, self._identity, self._roster)
+        work.attach(table, run)
+        return work
+
+    def _end_run(self, final_task: Task | None) -> None:
+        if final_task is not None:
+            self._keep_model(final_task)
+        run = self._store.hidden_run(self._member[0])
+        if run is not None:
+            run.end()
+
+    # -- the sum at the end ----------------------------------------------------------------------------------
+
+    @property
+    def _sum_work(self) -> SumWork:
+        """This client's part of the sum that the agreement has at the end of a run."""
+        if self._summing is None:
+            session, plan = self._member[0], final_sum(self._member[0])
+            if plan is None:
+                raise MessageError("no sum is agreed on")
+            secret, notes = self._store.secret(session), self._store.sum_notes(session)
+            self._summing = SumWork(plan, self.index, self._identity, self._roster, secret, notes)
+        return self._summing
+
+    def _counts(self, final_task: Task) -> Tensor:
+        session = self._member[0]
+        confusion = session.hidden_plan.settings.totals == "confusion"
+        return accuracy_counts(session.network, final_task.weights, *self._rows(), confusion=confusion)

@@ -99,6 +99,12 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def _radix(self) -> Tensor:
         return radix_limbs(self.moduli).to(self.device)
 
+    @cached_property
+    def _float_radix(self) -> Tensor:
+        """(M,): p_0⋯p_{i−1}, about."""
+        radix = [float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))]
+        return torch.tensor(radix, dtype=torch.float64, device=self.device)
+
     # -- integers out of residues ----------------------------------------------------------------------------
 
     def lift(self, residues: Tensor) -> Tensor:
@@ -186,11 +192,10 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         if not 0 <= bits <= _MOST_SHIFT:
             raise FieldError(f"values are shifted by 0 to {_MOST_SHIFT} bits, not {bits}")
         digits = self.digits(residues)
-        low = low_bits(digits, wrapped_radix(self.moduli, self.device), bits)
+        low = low_bits(digits, wrapped_radix(self.moduli), bits)
         rest = self.sub(residues, self._embed_wide(low, bits))
         inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
-        radix = torch.tensor([float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))], dtype=torch.float64)
-        return self.mul(rest, per_channel(inverse, rest)), radix.to(self.device) @ digits
+        return self.mul(rest, per_channel(inverse, rest)), self._float_radix @ digits
 
     def _embed_wide(self, values: Tensor, bits: int) -> Tensor:
         """The residues of integers 0 ≤ x < 2^bits, bits ≤ 62."""

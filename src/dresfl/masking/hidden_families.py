@@ -201,7 +201,8 @@ def hidden_families(
         f"{num_clients} clients, {num_shards} shards, {max_colluders} colluders, mask degree {mask_degree}, "
         f"degree {degree}"
     )
-    _check(moduli, num_clients, num_shards, max_colluders, mask_degree, degree, setting)
+    masks = mask_sets(num_clients, max_colluders, mask_degree)
+    _check(moduli, num_clients, num_shards, mask_degree, degree, setting)
     data_points, client_points = points_of(num_clients, num_shards, mask_degree)
     opened = degree * (num_shards + mask_degree - 1)
 
@@ -211,7 +212,6 @@ def hidden_families(
     def sum_words(primes: Sequence[int], sets: Sequence[Sequence[int]]) -> Integers:
         return codeword_values(primes, sets, data_points, client_points)
 
-    mask_sets = _mask_sets(num_clients, max_colluders, mask_degree, setting)
     zero_sets = certified_sets(
         moduli, num_clients, opened - num_shards, max_colluders, zero_words, MOST_ZERO_SEEDS, f"{setting} (zero words)"
     )
@@ -220,10 +220,28 @@ def hidden_families(
         sum_sets = certified_sets(
             moduli, num_clients, opened - 1, max_colluders, sum_words, MOST_ZERO_SEEDS, f"{setting} (weight hops)"
         )
-    return HiddenFamilies(num_clients, num_shards, max_colluders, mask_degree, degree, mask_sets, zero_sets, sum_sets)
+    return HiddenFamilies(num_clients, num_shards, max_colluders, mask_degree, degree, masks, zero_sets, sum_sets)
 
 
-def _mask_sets(num_clients: int, max_colluders: int, mask_degree: int, setting: str) -> Sets:
+@lru_cache(maxsize=64)
+def mask_sets(num_clients: int, max_colluders: int, mask_degree: int) -> Sets:
+    """The sets of clients that lack the masks' seeds; every party derives the same, whatever the moduli are.
+
+    >>> len(mask_sets(20, max_colluders=1, mask_degree=1)), len(mask_sets(20, max_colluders=4, mask_degree=8))
+    (20, 157)
+    """
+    setting = f"{num_clients} clients, {max_colluders} colluders, mask degree {mask_degree}"
+    if not 1 <= max_colluders <= mask_degree < num_clients:
+        raise InfeasiblePlan(
+            f"no masks for {setting}: at least one colluder is needed, a mask degree of at least the number of "
+            "colluders, and more clients than that"
+        )
+    coalitions = math.comb(num_clients, max_colluders)
+    if coalitions > _MOST_COALITIONS:
+        raise InfeasiblePlan(
+            f"{setting}: {coalitions} coalitions would have to be checked, at most {_MOST_COALITIONS} can be",
+            "allow for fewer colluders, or use fewer clients",
+        )
     if mask_degree == max_colluders:
         check_seeds(math.comb(num_clients - 1, max_colluders), MOST_MASK_SEEDS, setting)
         return tuple(itertools.combinations(range(num_clients), max_colluders))
@@ -243,19 +261,10 @@ def _check_masks(sets: Sequence[Sequence[int]], coalitions: Integers, num_client
 
 
 def _check(
-    moduli: tuple[int, ...],
-    num_clients: int,
-    num_shards: int,
-    max_colluders: int,
-    mask_degree: int,
-    degree: int,
-    setting: str,
+    moduli: tuple[int, ...], num_clients: int, num_shards: int, mask_degree: int, degree: int, setting: str
 ) -> None:
-    if not 1 <= max_colluders <= mask_degree or num_shards < 1 or degree < 2:
-        raise InfeasiblePlan(
-            f"no hidden model for {setting}: at least one shard, one colluder, degree 2, and a mask degree of at least "
-            f"the number of colluders are needed"
-        )
+    if num_shards < 1 or degree < 2:
+        raise InfeasiblePlan(f"no hidden model for {setting}: at least one shard and degree 2 are needed")
     needed = degree * (num_shards + mask_degree - 1) + 1
     if needed > num_clients:
         raise InfeasiblePlan(
@@ -267,12 +276,6 @@ def _check(
         raise UsageError(
             f"modulus {min(moduli, default=0)} has no room for {points} distinct points",
             "choose moduli above the number of clients + shards + mask degree",
-        )
-    coalitions = math.comb(num_clients, max_colluders)
-    if coalitions > _MOST_COALITIONS:
-        raise InfeasiblePlan(
-            f"{setting}: {coalitions} coalitions would have to be checked, at most {_MOST_COALITIONS} can be",
-            "allow for fewer colluders, or use fewer clients",
         )
 
 

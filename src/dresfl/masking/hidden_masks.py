@@ -24,6 +24,7 @@ from dresfl.errors import UsageError
 from dresfl.field import ResidueField, ResidueSystem, SecretSeed, choose_moduli
 from dresfl.kernels import key_words
 
+from .blinding import label_keys
 from .codewords import Integers
 from .hidden_families import HiddenFamilies
 
@@ -145,14 +146,7 @@ def _common_key(seeds: Iterable[SecretSeed]) -> SecretSeed:
 
 def _keys(macs: _Macs, label: bytes, field: ResidueSystem) -> Tensor:
     """(S,8) int32: the keys of one use."""
-    octets = bytearray()
-    for prepared in macs:
-        mac = prepared.copy()
-        mac.update(label)
-        octets += mac.digest()
-    if not octets:
-        return torch.empty((0, 8), dtype=torch.int32, device=field.device)
-    return torch.frombuffer(octets, dtype=torch.int32).view(-1, 8).to(field.device)
+    return label_keys(macs, label).to(field.device)
 
 
 def _expanded(field: ResidueSystem, key: Tensor, count: int) -> Tensor:

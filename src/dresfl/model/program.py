@@ -11,12 +11,17 @@ Notation: s the scale of a value in bits (the integer v stands for v·2^−s), x
 output, e the error of the last layer, δ = ∂ℓ/∂z, u = δ·Wᵀ, lw the scale of weights. The bias is the weight of a
 constant 1, which is 2^s here.
 
-Guards. A run that diverges would outgrow its masks. The sums ‖W‖² and Σe² are cut by a shift near their limit, and the
-quotient is opened in the clear. `Diverged` is raised if it is above its limit. ‖W‖² is cut in the first hop of a round
-and its quotient opened in the second. Σe² is cut in the weight hop and its quotient opened in the first hop of the next
-round, so it stops a run before the step that those errors made is used for more than one product. A round of a single
-hop cuts both in its weight hop. What is cut in a weight hop and opened in the next round travels behind the weights:
-the state of a run is (M,1,P) at first and (M,1,P + carried) after every round.
+Guards. A run that diverges would outgrow its masks. So sums of squares are watched: of every layer's z, of the error
+e, of the weights W. A sum is cut by a shift near its limit, and the quotient is opened in the clear one hop later.
+`Diverged` is raised if it is above its limit.
+
+    Σz²    is cut in the hop after z, so its quotient is known two hops after z
+    ‖W‖²   is cut in the first hop of a round (with S2 in the second, if there are more), and opened in the next
+    Σe²    is cut in the weight hop, and opened in the first hop of the next round: if the errors were too large, the
+           step that they made is used for one product and no more
+
+A round of one hop opens the quotient of ‖W‖², too, in the next round. What is cut in a weight hop and opened in the
+next round travels behind the weights: the state of a run is (M,1,P) at first, and (M,1,P + carried) after every round.
 """
 
 import math
@@ -36,6 +41,9 @@ from .network import Network, Parameters
 # What real weights are taken to reach: |w| ≤ 2^2. Measured ones stay below 2^1.
 WEIGHT_MAGNITUDE = 2.0
 
+# Bits after the point to which the mean loss of a validation is rounded before it is opened.
+LOSS_BITS = 14
+
 # What the programs yield and are sent: of each item of a hop. Clear items come back as integers.
 Sent = Sequence[Any]
 
@@ -47,6 +55,7 @@ class Product(Generic[Elements]):
 
     total: only the sum over the shards is opened. `once` is then added to that sum one time, not for every shard.
     shift: so many low bits are cut off; None: opened in the clear. magnitude: log2 of the largest |integer| expected.
+    alike: all shards have the same value.
     """
 
     name: str
@@ -55,6 +64,7 @@ class Product(Generic[Elements]):
     magnitude: float
     total: bool = False
     once: Elements | None = None  # (M,1,count)
+    alike: bool = False
 
 
 Hops = Generator[list[Product[Elements]], Sent, Elements]
@@ -75,32 +85,35 @@ class Step:
 
 
 @final
-@dataclass(frozen=True)
-class Guard:
-    """A sum that is cut by `shift` and opened in the clear: above `limit` the run has diverged."""
+@dataclass(frozen=True, eq=False)
+class StepElements(Generic[Elements]):
+    """A `Step` whose coefficients are elements (M,1,1): graphs are recorded once for rounds of different rates."""
 
     shift: int
-    limit: int
-    magnitude: float  # log2 of the largest sum that is expected
-    factors: tuple[int, ...] = (1,)  # of each layer's share in the sum
-
-    def check(self, name: str, opened: Sequence[int] | Tensor) -> None:
-        """Diverged if an opened quotient is above the limit."""
-        largest = max(int(value) for value in opened)
-        if largest > self.limit:
-            raise Diverged(
-                f"the training diverges: {name} is {largest / max(1, self.limit):.1f} times its limit",
-                "nothing more is opened in this run; begin again with a smaller learning rate",
-            )
+    multiplier: Elements
+    keep: Elements
+    recall: Elements
 
 
 @final
 @dataclass(frozen=True)
-class Guards:
-    """The guards of a program. None: it has none."""
+class Guard:
+    """A sum of squares that is cut by `shift` and opened in the clear: above `limit` the run has diverged."""
 
-    norm: Guard | None = None
-    error: Guard | None = None
+    name: str  # "norm", "error", or of a layer's output
+    shift: int
+    limit: int
+    magnitude: float  # log2 of the largest sum that is expected
+    factors: tuple[int, ...] = ()  # of each layer's share in the norm
+
+    def check(self, opened: Sequence[int] | Tensor, summed: int = 1) -> None:
+        """Diverged if an opened quotient, or a sum of so many, is above the limit."""
+        largest = max(int(value) for value in opened)
+        if largest > summed * self.limit:
+            raise Diverged(
+                f"the training diverges: {self.name} reaches {largest / (summed * self.limit):.1f} times its limit",
+                "nothing more is opened in this run; begin again with a smaller learning rate",
+            )
 
 
 @final
@@ -135,7 +148,7 @@ class Program:
     num_shards: int = 1  # K
     value_bits: int = 10  # scale of z, and of x where it is cut
     error_bits: int = 14  # scale of e, u and δ where they are cut
-    guards: Guards = Guards()
+    guards: tuple[Guard, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_degree not in (2, 4):
@@ -147,7 +160,7 @@ class Program:
     def _walked(self) -> "tuple[_Play[Outline], int]":
         """A training round without guards, played on shapes alone, and its number of hops."""
         steps = [Step(1, 1, 2, 0)] * len(self.network.parameters)
-        play = _Play(Shapes(), self, Guards(), (), 1)
+        play = _Play(Shapes(), self, (), 1)
         return play, len(walk(play.train(steps, *self._outlines(self.batch_size))))
 
     @property
@@ -168,8 +181,8 @@ class Program:
     @cached_property
     def carried(self) -> tuple[str, ...]:
         """The guards whose sums travel behind the weights from round to round."""
-        norm = ("norm",) if self.guards.norm is not None and self.num_hops == 1 else ()
-        return (*(("error",) if self.guards.error is not None else ()), *norm)
+        names = ("error", "norm") if self.num_hops == 1 else ("error",)
+        return tuple(name for name in names if any(guard.name == name for guard in self.guards))
 
     def _outlines(self, rows: int, carried: int = 0) -> tuple[Outline, Outline, Outline, Outline]:
         inputs, targets = (
@@ -193,7 +206,7 @@ class Program:
     def training(
         self,
         field: Arithmetic[Elements],
-        steps: Sequence[Step],
+        steps: Sequence[Step | StepElements[Elements]],
         inputs: Elements,
         targets: Elements,
         state: Elements,
@@ -204,7 +217,7 @@ class Program:
         Yields the products of each hop, is sent (M,N,count) for each, (M,1,count) for totals, integers for clear ones,
         and returns the new state.
         """
-        play = _Play(field, self, self.guards, self.carried, inputs.shape[1])
+        play = _Play(field, self, self.guards, inputs.shape[1], self.carried, self.num_hops)
         return (yield from play.train(steps, inputs, targets, state, previous))
 
     def validation(
@@ -212,16 +225,16 @@ class Program:
     ) -> Generator[list[Product[Elements]], Sent, int]:
         """Σe² over rows inputs (M,N,B,F) and targets (M,N,B,C) of all shards, opened in the clear by the last hop.
 
-        Returns that integer; `loss_scale` is its scale.
+        The sum is rounded first: each exact one would be an exact equation in the rows. Returns that integer;
+        `loss_scale` is its scale.
         """
-        play = _Play(field, self, Guards(), (), inputs.shape[1])
+        play = _Play(field, self, (), inputs.shape[1])
         return (yield from play.validate(inputs, targets, state))
 
-    @cached_property
-    def loss_scale(self) -> int:
-        """The scale in bits of a validation's Σe²."""
-        play = _Play(Shapes(), self, Guards(), (), 1)
-        inputs, targets, state, _ = self._outlines(1)
+    def loss_scale(self, rows: int) -> int:
+        """The scale in bits of the rounded Σe² of a validation on so many coded rows."""
+        play = _Play(Shapes(), self, (), 1)
+        inputs, targets, state, _ = self._outlines(rows)
         walk(play.validate(inputs, targets, state))
         return play.loss_scale
 
@@ -242,17 +255,26 @@ class _Play(Generic[Elements]):
     """One playing of a program: it composes hops, and adds to them what the guards need."""
 
     def __init__(
-        self, field: Arithmetic[Elements], program: Program, guards: Guards, carried: tuple[str, ...], shards: int
+        self,
+        field: Arithmetic[Elements],
+        program: Program,
+        guards: Sequence[Guard],
+        shards: int,
+        carried: Sequence[str] = (),
+        num_hops: int = 0,
     ) -> None:
-        """carried: the guards behind the weights. shards: the size of the axis N."""
-        self._field, self._program, self._guards, self._shards = field, program, guards, shards
+        """shards: the size of the axis N. carried: the guards behind the weights. num_hops: of the whole round."""
+        self._field, self._program, self._shards = field, program, shards
+        self._guards = {guard.name: guard for guard in guards}
         self._carried = carried
+        self._norm_hop = 1 if program.max_degree == 2 and num_hops > 2 else 0
         self._limit = program.max_degree
         self._weight_bits = program.network.weight_bits
-        self._first = True
-        self._norm: Elements | None = None  # (M,1,1): Σ_i f_i·‖W_i‖², before its hop
-        self._clear: dict[str, Elements] = {}  # quotients that the next hop opens
+        self._number = 0  # of the next hop
+        self._norm: Elements | None = None  # (M,1 or N,1): Σ_i f_i·‖W_i‖²
         self._error: Elements | None = None  # (M,N,1): Σe²
+        self._sizes: dict[str, Elements] = {}  # (M,N,1): Σz² that the next hop cuts
+        self._quotients: dict[str, Elements] = {}  # (M,1 or N,1): that the next hop opens
         self.loss_scale = self.error_scale = 0  # of what was played
         self.gradient_scales: tuple[int, ...] = ()
 
@@ -260,47 +282,41 @@ class _Play(Generic[Elements]):
 
     def _hop(self, *products: Product[Elements]) -> Generator[list[Product[Elements]], Sent, list[Elements]]:
         """One hop of a round, with what the guards add to it; returns what came of the products."""
-        total, clear = products[0].total, self._clear
-        self._clear = {}
-        masked = self._masked_guards(total)
-        extra = [*masked, *(self._quotient(name, value, total) for name, value in clear.items())]
-        sent = yield [*products, *extra]
-        opened = sent[len(products) + len(masked) :]
-        for name, value in zip(clear, opened, strict=True):
-            self._guard(name).check(name, value)
-        count = len(products)
-        for product, value in zip(masked, sent[count : count + len(masked)], strict=True):
-            self._clear[product.name] = value
-        self._first = False
+        total, count = products[0].total, len(products)
+        cuts = [self._sum(name, value, total) for name, value in self._due(total).items()]
+        opened = [self._quotient(name, value, total) for name, value in self._quotients.items()]
+        sent = yield [*products, *cuts, *opened]
+        for name, product, value in zip(self._quotients, opened, sent[count + len(cuts) :], strict=True):
+            summed = total and not product.alike
+            self._guards[name].check(value, self._program.num_shards if summed else 1)
+        self._quotients = {product.name: v for product, v in zip(cuts, sent[count : count + len(cuts)], strict=True)}
+        self._sizes, self._number = {}, self._number + 1
         return list(sent[:count])
 
-    def _guard(self, name: str) -> Guard:
-        guard = self._guards.error if name == "error" else self._guards.norm
-        if guard is None:
-            raise ValueError(f"there is no guard {name}")
-        return guard
+    def _due(self, total: bool) -> dict[str, Elements]:
+        """The sums that this hop cuts."""
+        due = dict(self._sizes)
+        if total and self._error is not None:
+            due["error"] = self._error
+        if self._number == self._norm_hop and self._norm is not None:
+            due["norm"] = self._norm
+        return {name: value for name, value in due.items() if name in self._guards}
 
-    def _masked_guards(self, total: bool) -> list[Product[Elements]]:
-        """The guards' sums that this hop cuts."""
-        found: list[Product[Elements]] = []
-        if total and self._guards.error is not None and self._error is not None:
-            guard = self._guards.error
-            found.append(Product("error", self._error, guard.shift, guard.magnitude, total=True))
-        if self._first and self._guards.norm is not None and self._norm is not None:
-            guard, norm = self._guards.norm, self._norm
-            if total:
-                nothing = self._field.scale(norm, 0)
-                found.append(Product("norm", nothing, guard.shift, guard.magnitude, total=True, once=norm))
-            else:
-                found.append(Product("norm", self._everywhere(norm), guard.shift, guard.magnitude))
-        return found
+    def _sum(self, name: str, value: Elements, total: bool) -> Product[Elements]:
+        guard, alike = self._guards[name], name == "norm"
+        if alike and total:
+            nothing = self._field.scale(value, 0)[:, :1]
+            return Product(name, nothing, guard.shift, guard.magnitude, total=True, once=value[:, :1])
+        whole = self._everywhere(value) if alike else value
+        return Product(name, whole, guard.shift, guard.magnitude, total, alike=alike)
 
     def _quotient(self, name: str, value: Elements, total: bool) -> Product[Elements]:
-        magnitude = math.log2(self._guard(name).limit) + 1
-        if total:
+        magnitude, alike = math.log2(self._guards[name].limit) + 1, name in ("norm", "error")
+        if alike and total:
             nothing = self._field.scale(value, 0)[:, :1]
-            return Product(f"{name} quotient", nothing, None, magnitude, total=True, once=value[:, :1])
-        return Product(f"{name} quotient", self._everywhere(value), None, magnitude)
+            return Product(f"{name} quotient", nothing, None, magnitude, total, value[:, :1], alike)
+        whole = self._everywhere(value) if alike else value
+        return Product(f"{name} quotient", whole, None, magnitude, total, alike=alike)
 
     def _everywhere(self, value: Elements) -> Elements:
         """A value that is the same for every shard: (M,1 or N,count) -> (M,N,count)."""
@@ -350,6 +366,7 @@ class _Play(Generic[Elements]):
                 x = _Value(z, x.scale + self._weight_bits, x.degree + 1, place.out_magnitude)
                 if parameters or any(isinstance(later, Activation) for later in network.layers[depth:]):
                     x = yield from self._cut(f"{p.name} output", x, bits)
+                    self._sizes[f"{p.name} output size"] = self._sum_of_squares(x.elements)
             elif isinstance(layer, Fixed):
                 if layer.degree * x.degree > self._limit:
                     x = yield from self._cut(f"input of {layer.kind}", x, bits)
@@ -448,7 +465,7 @@ class _Play(Generic[Elements]):
 
     def train(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step | StepElements[Elements]],
         inputs: Elements,
         targets: Elements,
         state: Elements,
@@ -459,26 +476,42 @@ class _Play(Generic[Elements]):
         size = network.num_parameters
         weights, previous = state[:, :, :size], previous[:, :, :size]
         for place, name in enumerate(self._carried if state.shape[2] > size else ()):
-            self._clear[name] = state[:, :, size + place : size + place + 1]
-        if self._guards.norm is not None:
-            self._norm = self._weighted_norm(weights, self._guards.norm.factors)
+            self._quotients[name] = state[:, :, size + place : size + place + 1]
+        if "norm" in self._guards:
+            self._norm = self._weighted_norm(weights, self._guards["norm"].factors)
         out, kept = yield from self._forward(inputs, weights)
         gradients = yield from self._gradients(self._errors(out, targets), kept, weights)
         self.gradient_scales = tuple(gradient.scale for gradient in gradients)
-        products = []
-        for p, step, gradient in zip(network.parameters, steps, gradients, strict=True):
-            whole = slice(p.weight.start, p.bias.stop)
-            linear = field.scale(weights[:, :1, whole], step.keep)
-            if step.recall:
-                linear = field.add(linear, field.scale(previous[:, :1, whole], step.recall))
-            moved = field.scale(gradient.elements, -step.multiplier)
-            by_rows = gradient.bits + math.log2(max(1, step.multiplier))
-            by_weights = WEIGHT_MAGNITUDE + self._weight_bits + step.shift
-            name, magnitude = f"{p.name} step", math.log2(2.0**by_rows + 2.0**by_weights)
-            products.append(Product(name, moved, step.shift, magnitude, total=True, once=linear))
+        products = [
+            self._step(p, step, gradient, weights[:, :1], previous[:, :1])
+            for p, step, gradient in zip(network.parameters, steps, gradients, strict=True)
+        ]
         moved_weights = yield from self._hop(*products)
-        carried = [self._clear[name] for name in self._carried]
+        carried = [self._quotients[name] for name in self._carried]
         return field.concat([*moved_weights, *carried], 2)
+
+    def _step(
+        self,
+        p: Parameters,
+        step: Step | StepElements[Elements],
+        gradient: _Value[Elements],
+        weights: Elements,
+        previous: Elements,
+    ) -> Product[Elements]:
+        """What moves the weights of a layer."""
+        field, whole = self._field, slice(p.weight.start, p.bias.stop)
+        now, before = weights[:, :, whole], previous[:, :, whole]
+        multiplier = step.multiplier if isinstance(step, Step) else 1
+        by_rows = gradient.bits + math.log2(max(1, multiplier))
+        by_weights = WEIGHT_MAGNITUDE + self._weight_bits + step.shift
+        name, magnitude = f"{p.name} step", math.log2(2.0**by_rows + 2.0**by_weights)
+        if isinstance(step, Step):
+            moved, linear = field.scale(gradient.elements, -step.multiplier), field.scale(now, step.keep)
+            linear = field.add(linear, field.scale(before, step.recall)) if step.recall else linear
+        else:
+            moved = field.scale(field.mul(gradient.elements, step.multiplier), -1)
+            linear = field.add(field.mul(now, step.keep), field.mul(before, step.recall))
+        return Product(name, moved, step.shift, magnitude, total=True, once=linear)
 
     def _weighted_norm(self, weights: Elements, factors: Sequence[int]) -> Elements:
         """Σ_i f_i·‖W_i‖² (M,1 or N,1)."""
@@ -499,9 +532,13 @@ class _Play(Generic[Elements]):
         error = self._errors(out, targets)
         if 2 * error.degree > self._limit:
             error = yield from self._cut("validation error", error, self._program.error_bits)
-        self.loss_scale = 2 * error.scale
-        terms = self._program.num_shards * inputs.shape[2] * network.num_classes
-        magnitude = 2 * error.bits + math.log2(terms)
-        loss = Product("validation loss", self._sum_of_squares(error.elements), None, magnitude, total=True)
-        (opened,) = yield from self._hop(loss)
+        rows = self._program.num_shards * inputs.shape[2]
+        magnitude = 2 * error.bits + math.log2(rows * network.num_classes)
+        shift = max(1, 2 * error.scale - LOSS_BITS + math.floor(math.log2(rows)))
+        self.loss_scale = 2 * error.scale - shift
+        squares = self._sum_of_squares(error.elements)
+        (found,) = yield from self._hop(Product("validation sum", squares, shift, magnitude, total=True))
+        nothing = self._field.scale(squares, 0)
+        rounded = Product("validation loss", nothing, None, magnitude - shift, total=True, once=found)
+        (opened,) = yield from self._hop(rounded)
         return int(cast("Sequence[int]", opened)[0])

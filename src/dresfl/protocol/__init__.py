@@ -52,5 +52,18 @@ from .set_up import (
 )
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 from .slices import num_slices, row_bytes, slice_range, slice_rows
-from .sums import SumPlan, Totals, accuracy_counts, accuracy_plan, add_shares, deal_vector, decode_totals
+from .sums import (
+    MemoryNotes,
+    NotedSum,
+    SumNotes,
+    SumPlan,
+    Totals,
+    accuracy_counts,
+    accuracy_plan,
+    add_shares,
+    deal_vector,
+    decode_totals,
+    final_sum,
+    vector_tag,
+)
 from .training import RoundRecord, Training, stepped

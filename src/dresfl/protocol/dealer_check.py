@@ -93,22 +93,19 @@ def common_coins(coins: Sequence[bytes]) -> bytes:
     return hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
 
 
-def max_deviating(session: Session) -> int:
-    """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
-    hidden = session.num_shards + session.mask_degree
-    return min(max(session.parameters.max_liars, session.max_colluders), (session.num_clients - hidden) // 2)
-
-
 def fewest_receivers(session: Session) -> int:
     """K+T+2e: with fewer receivers, fewer than e that lie would be enough to have an honest dealer excluded."""
-    return session.num_shards + session.mask_degree + 2 * max_deviating(session)
+    return session.num_shards + session.mask_degree + 2 * session.max_deviating
 
 
 def num_combinations(session: Session) -> int:
-    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why."""
-    sets = math.comb(session.num_clients, max_deviating(session))
+    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why.
+
+    In the hidden mode 2^−40 is for all dealers and primes together, whichever coins a coordinator chooses from.
+    """
+    sets = math.comb(session.num_clients, session.max_deviating)
     if session.hidden is not None:
-        sets *= coin_choices(session.num_clients)
+        sets *= coin_choices(session.num_clients) * session.num_clients * len(session.field.moduli)
     q = largest_probability(session.field.moduli[0])
     return least_combinations(sets, 2 * q - q * q)
 
@@ -179,7 +176,7 @@ def judge(session: Session, values: Tensor, receivers: Sequence[int] | None = No
     if tuple(values.shape) != wanted:
         raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
     threshold = session.num_shards + session.mask_degree
-    errors = min(max_deviating(session), (len(there) - threshold) // 2)
+    errors = min(session.max_deviating, (len(there) - threshold) // 2)
     integers, points = values.to("cpu", torch.int64).numpy(), [session.code.client_points[j] for j in there]
     excluded, deviating = [], set(range(clients)) - set(there)
     for dealer in range(clients):

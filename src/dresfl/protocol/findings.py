@@ -65,7 +65,11 @@ def most_findings_bytes(session: Session) -> int:
     """The size that a client's packed values have at most, whatever the row counts."""
     if session.range_proof is None:
         return findings_bytes(session)
-    each = num_combinations(session) + session.range_proof.num_squares + most_sums(session.num_clients)
+    each = (
+        num_combinations(session)
+        + session.range_proof.num_squares
+        + most_sums(session.num_clients, session.max_deviating)
+    )
     return session.num_clients * each * len(session.field.moduli) * session.field.residue_bytes
 
 

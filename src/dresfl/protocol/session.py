@@ -277,10 +277,17 @@ class Session:
             self.field.moduli,
             self.bit_layout,
             num_clients=self.num_clients,
+            max_deviating=self.max_deviating,
             num_masks=self.hidden_families.num_masks,
             most_rows=max(self.coded_rows(client) for client in range(self.num_clients)),
             kappa=self.hidden_plan.kappa,
         )
+
+    @property
+    def max_deviating(self) -> int:
+        """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
+        spare = self.num_clients - self.num_shards - self.mask_degree
+        return min(max(self.parameters.max_liars, self.max_colluders), spare // 2)
 
     @property
     def max_lying_receivers(self) -> int:
@@ -308,7 +315,15 @@ class Session:
 
     def without(self, excluded: Iterable[int]) -> "Session":
         """The same session after these dealers, too, are excluded: other batches and another identity, same shares."""
-        return dataclasses.replace(self, excluded=tuple(sorted({*self.excluded, *excluded})))
+        left_out = tuple(sorted({*self.excluded, *excluded}))
+        if self.hidden is None or not self.hidden.validation_rows:
+            return dataclasses.replace(self, excluded=left_out)
+        rows = sum(self.held_out(client) for client in range(self.num_clients) if client not in left_out)
+        if not rows:
+            raise InfeasiblePlan("no row is left for the validation: all clients with such rows are excluded")
+        return dataclasses.replace(
+            self, excluded=left_out, hidden=dataclasses.replace(self.hidden, validation_rows=rows)
+        )
 
     def held_out(self, client: int) -> int:
         """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""

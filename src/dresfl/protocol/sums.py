@@ -6,7 +6,7 @@ any T+1 of them give the total. It needs a small field of its own: the degree is
 **Differences.** Two receivers that added nine dealers and two that added eight would give away the ninth. So there is
 one set of dealers for a sum, or none:
 
-- A client signs one set for a sum, ever, and only if it holds a share of every dealer in it.
+- A client deals one vector, ever. It signs one set, ever, and only if it holds a share of every dealer in it.
 - A receiver shows what it added for a set only if more than (N+T)/2 clients have signed that set (`quorum`).
 
 If two sets had so many signatures, more than T clients would have signed both, so an honest one among them, which it
@@ -23,7 +23,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -143,11 +143,19 @@ def deal_vector(plan: SumPlan, secret: SecretSeed, vector: Tensor) -> Tensor:
     if int(vector.abs().max()) > plan.most:
         raise UsageError(f"a count of {int(vector.abs().max())} came, {plan.most} is the most there can be")
     integers = vector.to("cpu", torch.int64)
-    label = hashlib.sha256(plan.digest + integers.numpy().tobytes()).digest()
-    key = secret.derive(b"sum").mask_key(label).view(1, 8)
+    key = _of_vector(plan, secret, integers).mask_key(plan.digest).view(1, 8)
     masks = plan.field.uniform(key, torch.zeros(1, dtype=torch.int64), plan.max_colluders * plan.count)
     masks = masks.reshape(-1, plan.max_colluders, plan.count)
     return plan.code.encode(plan.field.embed(integers.unsqueeze(0)), masks)
+
+
+def _of_vector(plan: SumPlan, secret: SecretSeed, vector: Tensor) -> SecretSeed:
+    return secret.derive(b"sum" + plan.digest + vector.to("cpu", torch.int64).numpy().tobytes())
+
+
+def vector_tag(plan: SumPlan, secret: SecretSeed, vector: Tensor) -> bytes:
+    """16 bytes by which a client knows a vector again. To others they say nothing."""
+    return _of_vector(plan, secret, vector).tag()
 
 
 def add_shares(plan: SumPlan, shares: Sequence[Tensor]) -> Tensor:
@@ -188,7 +196,52 @@ def decode_totals(plan: SumPlan, dealers: Sequence[int], sums: Mapping[int, Tens
     return Totals(tuple(dealers), tuple(values), tuple(receivers[place] for place in wrong))
 
 
+# -- what a client keeps --------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class NotedSum:
+    """What a client has noted of its sum in one run."""
+
+    plan: bytes  # digest of the sum
+    vector: bytes = b""  # tag of the vector that it dealt; empty: it has dealt none
+    dealers: tuple[int, ...] = ()  # the set that it signed; empty: none so far
+
+
+class SumNotes(Protocol):
+    """What a client keeps of its sums on one sharing, between processes."""
+
+    def sums(self) -> Mapping[bytes, NotedSum]:
+        """Those of all runs on this sharing, by session_id."""
+
+    def note_sum(self, session_id: bytes, noted: NotedSum) -> None:
+        """Put this on the disk, for good, in the place of what was noted before of this run."""
+
+
+@final
+class MemoryNotes:
+    """Notes in memory: for a process that never restarts."""
+
+    def __init__(self) -> None:
+        self._sums: dict[bytes, NotedSum] = {}
+
+    def sums(self) -> Mapping[bytes, NotedSum]:
+        return self._sums
+
+    def note_sum(self, session_id: bytes, noted: NotedSum) -> None:
+        self._sums[session_id] = noted
+
+
 # -- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def final_sum(session: Session) -> SumPlan | None:
+    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is."""
+    settings = None if session.hidden is None else session.hidden.settings
+    if settings is None or settings.trial or not settings.totals:
+        return None
+    return accuracy_plan(session, confusion=settings.totals == "confusion")
 
 
 def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:

@@ -183,6 +183,11 @@ class HiddenRun:
         return RunState.decode(self._places.content)
 
     @property
+    def ended(self) -> bool:
+        """Whether the run has ended for this client: it answers nothing any more."""
+        return self.state.ended
+
+    @property
     def progress(self) -> Progress | None:
         """What was kept last; None before the first answer."""
         return self.state.progress

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, Self, final
 import torch
 from torch import Tensor
 
-from dresfl.errors import DresError, StoreError
+from dresfl.errors import DresError, Refused, StoreError
 from dresfl.field import SecretSeed
 from dresfl.files import (
     disk,
@@ -64,6 +64,7 @@ from .hidden_state import (
 )
 from .set_up_file import NAME as SET_UP
 from .share_table import DiskTable, unfinished
+from .sum_notes import SUMS, SumFile
 
 _log = logging.getLogger(__name__)
 
@@ -116,9 +117,10 @@ class ShareStore:
         roster: str,
         key: StorageKey | None,
         allowance: Allowance | None,
+        share_again: bool,
     ) -> None:
         """Not called directly: see `open`."""
-        self.folder, self._key, self._allowance = folder, key, allowance
+        self.folder, self._key, self._allowance, self._share_again = folder, key, allowance, share_again
         self._lock = lock
         self._seed = root.derive(b"rows" + data + b"roster" + roster.encode())
         self._tables: dict[tuple[bytes, int], DiskTable] = {}
@@ -147,11 +149,14 @@ class ShareStore:
         roster: str = "",
         key: StorageKey | None = None,
         allowance: Allowance | None = None,
+        share_again: bool = False,
     ) -> "ShareStore":
         """Open a client's folder, or make it, for rows of this digest and the roster of this digest.
 
         key: seals the secret and the shares at rest. A store is made with a key or without, and stays so.
         allowance: in the hidden mode, how many runs the agreement allows on one sharing, and what this one is.
+        share_again: the operator allows a new sharing although there were runs on earlier ones. Without it the budget
+        of runs would be worth nothing: a coordinator could begin one sharing after the other.
 
         Under another roster the masks are others: were they the same, a client that the rosters number differently
         could hold two shares of one polynomial.
@@ -163,7 +168,7 @@ class ShareStore:
         lock = take_lock(folder / "lock", "client")
         try:
             _recognise(folder, key)
-            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key, allowance)
+            return cls(folder, lock, _secret(folder / "secret", key), data, roster, key, allowance, share_again)
         except BaseException:
             os.close(lock)
             raise
@@ -288,11 +293,25 @@ class ShareStore:
                 "all participants must share again, or bring back the secret and rows of then",
             )
         if found is None:
+            self._check_new(folder)
             self._drop_unfinished(folder)
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         self._erase_dealt_seeds(session)  # again, if a crash came in between
         return table, table.damage
+
+    def _check_new(self, new: Path) -> None:
+        """In the hidden mode, refuse a new sharing after runs on earlier ones, unless the operator allows it."""
+        if self._allowance is None or self._share_again:
+            return
+        begun = [run for folder in self._sharings() if folder != new for run in read_runs(folder)]
+        if begun:
+            models = sum(run.model for run in begun)
+            raise Refused(
+                f"{len(begun)} runs were begun on earlier sharings of this client, and {models} models came of them; "
+                "the coordinator wants another sharing",
+                "if your organisation agrees to further models of its rows, start once with: dresfl join --share-again",
+            )
 
     def answered(self, session: Session) -> AnswerLog:
         """The rounds of this session that were answered, whatever happened since."""
@@ -348,6 +367,10 @@ class ShareStore:
             raise StoreError("this store was opened for the open mode", "open it with the agreement's allowance")
         return self._allowance
 
+    def sum_notes(self, session: Session) -> SumFile:
+        """What is kept of the sums on a session's sharing."""
+        return SumFile(self._folder(session))
+
     # -- the check of the dealers ----------------------------------------------------------------------------
 
     def claim_check(self, session: Session, coins: bytes) -> bool:
@@ -400,8 +423,8 @@ class ShareStore:
     def forget(self, identity: str) -> None:
         """Delete the shares of a sharing. To take part in it again, this client has to be dealt them again.
 
-        Which rounds were answered, and how many runs there were, stays written down: a client that forgot could be
-        asked for a round twice. Seeds are overwritten before they are deleted.
+        Which rounds were answered, how many runs there were, and what was summed, stays written down: a client that
+        forgot could be asked for a round twice. Seeds are overwritten before they are deleted.
         """
         known = [folder.name for folder in self._dealt_sharings()]
         if identity not in known:
@@ -488,7 +511,7 @@ def _is_hex(text: str) -> bool:
 
 def _dealt(folder: Path) -> list[Path]:
     """A sharing's files, without those of what was answered. Its own record is last: it outlives a delete cut short."""
-    kept = _CLAIM, _VERDICT, RUNS
+    kept = _CLAIM, _VERDICT, RUNS, SUMS
     files = [path for path in folder.iterdir() if path.suffix not in (".answered", HOP) and path.name not in kept]
     return sorted(files, key=lambda path: path.name == "sharing.json")
 

@@ -80,8 +80,14 @@ def returned(federation: HiddenFederation, index: int, *, long: bool = False, ke
     return client
 
 
-@pytest.mark.parametrize("hops", range(1, 13))
-@pytest.mark.parametrize("settings", [{}, {"sizes": (6, 3)}, {"validation_every": 2, "validation_share": 0.4}], ids=str)
+LINEAR, VALIDATING = {"sizes": (6, 3)}, {"validation_every": 2, "validation_share": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "hops"),
+    [*(({}, hops) for hops in (1, 2, 3, 4, 8)), (LINEAR, 1), (LINEAR, 3), *((VALIDATING, hops) for hops in (5, 8, 10))],
+    ids=str,
+)
 def test_a_client_that_was_away_goes_on_with_the_same_bits(settings, hops):
     federation = small_federation(num_clients=7, rounds=4, **settings)
     model = federation.play()
@@ -116,8 +122,8 @@ def test_a_long_history_earns_the_check_value_of_the_round_before():
 
 
 def test_a_client_that_was_away_is_sent_little():
-    federation = small_federation(num_clients=7, rounds=30, sizes=(6, 5, 3))
-    while federation.ledger.position.order != (28, 2):
+    federation = small_federation(num_clients=7, rounds=12, sizes=(6, 5, 3))
+    while federation.ledger.position.order != (10, 2):
         federation.play_hop(absent=[6])
     session = federation.session
     plan, field = session.hidden_plan, session.field
@@ -209,8 +215,11 @@ def one_residue(residues):
 
 
 @pytest.mark.parametrize("change", [plus_one, one_residue])
-@pytest.mark.parametrize("hops", range(6))
-@pytest.mark.parametrize("settings", [{"num_clients": 6}, {"num_clients": 11, "num_shards": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "hops"),
+    [*(({"num_clients": 6}, hops) for hops in range(4)), *(({"num_clients": 11, "num_shards": 2}, h) for h in (0, 2))],
+    ids=str,
+)
 def test_after_a_false_hop_nothing_more_is_opened(settings, hops, change):
     federation = small_federation(**settings)
     try:
@@ -229,9 +238,12 @@ def test_a_shift_by_all_primes_but_one_withholds_the_key_too():
     def shift(residues):
         residues[3, 0, :] += float(pow(federation.session.field.modulus // moduli[3], 1, moduli[3]))
 
-    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+    def play() -> None:
         publish_falsely(federation, shift, 0)
         federation.collect()
+
+    with pytest.raises((HeadroomAlarm, TooFewAnswers)):  # where it stays within the masks' range, the key is withheld
+        play()
 
 
 def test_a_false_hop_is_not_forgotten_when_a_true_one_follows():
@@ -294,7 +306,7 @@ def test_values_far_outside_the_masks_range_stop_a_client_for_good():
     session = federation.session
     field = session.field
     residues = field.unpack(opened.published, (1, federation.ledger.current.count))
-    far = field.add_integer(residues, -(2**150))
+    far = field.add_integer(residues, -(field.modulus // 4))
     client = federation.clients[0]
     with pytest.raises(HeadroomAlarm, match="outside its range"):
         client.receive(field.pack(far))
@@ -348,7 +360,7 @@ def test_a_liar_is_found_and_left_out(key, monkeypatch):
 
 
 def test_one_liar_among_no_spare_answers_opens_nothing(monkeypatch):
-    """R + T answers that agree are needed: with R alone a garbled hop would be published, and rows read off the next."""
+    """R + T answers that agree are needed: with R, a garbled hop is published and rows are read off the next."""
     federation = small_federation(num_clients=6)
     honest, field = HiddenClient.answer, federation.session.field
     monkeypatch.setattr(

@@ -116,7 +116,7 @@ class Sharing:
         self.code, self.max_colluders = LagrangeCode(FIELD, **sizes), max_colluders
         self.coded_rows = [2 + i % 2 for i in range(num_clients)]
         self.proof = proof or plan_range_proof(
-            MODULI, LAYOUT, num_clients=num_clients, num_masks=3, most_rows=3, kappa=40
+            MODULI, LAYOUT, num_clients=num_clients, max_deviating=1, num_masks=3, most_rows=3, kappa=40
         )
         self.bits = [self._honest(rows) for rows in self.coded_rows]  # (M,K,rows,bits) for each dealer
         self.masks = PlainMasks(self.code, self.proof.num_masks)
@@ -480,8 +480,10 @@ def test_at_most_one_factor_lets_a_false_bit_pass():
 
 def test_the_planned_numbers_of_sums_are_the_least_that_miss_seldom_enough():
     for clients in (3, 20, 90):
-        proof = plan_range_proof(MODULI, LAYOUT, num_clients=clients, num_masks=20, most_rows=3000, kappa=72)
-        tries = clients * 2 ** min(clients, 64)
+        proof = plan_range_proof(
+            MODULI, LAYOUT, num_clients=clients, max_deviating=1, num_masks=20, most_rows=3000, kappa=72
+        )
+        tries = 2 * clients * clients * 2 ** min(clients, 64)
         q = Fraction(1, 2**21)
         for missed, count in ((2 * q - q * q, proof.num_squares), (Fraction(1, 2**proof.factor_bits), proof.num_sums)):
             assert tries * missed**count < Fraction(1, 2**40) <= tries * missed ** (count - 1)
@@ -490,7 +492,7 @@ def test_the_planned_numbers_of_sums_are_the_least_that_miss_seldom_enough():
 
 
 def test_the_widest_factors_that_fit_are_planned():
-    sizes = {"num_clients": 20, "num_masks": 20, "most_rows": 3000, "kappa": 72}
+    sizes = {"num_clients": 20, "max_deviating": 1, "num_masks": 20, "most_rows": 3000, "kappa": 72}
     layout = BitLayout(784, 10, 0, 16)
     assert layout.num_bits == 3930
     for bits, width in ((95, range(1, 21)), (140, range(21, 22))):
@@ -504,7 +506,7 @@ def test_the_widest_factors_that_fit_are_planned():
 
 
 def test_moduli_that_are_too_small_are_refused():
-    sizes = {"num_clients": 20, "num_masks": 20, "most_rows": 3000, "kappa": 72}
+    sizes = {"num_clients": 20, "max_deviating": 1, "num_masks": 20, "most_rows": 3000, "kappa": 72}
     with pytest.raises(InfeasiblePlan, match="cannot be proven"):
         plan_range_proof(choose_moduli(60, more_than=30), LAYOUT, **sizes)
     with pytest.raises(InfeasiblePlan, match="too many idempotents"):
@@ -514,7 +516,7 @@ def test_moduli_that_are_too_small_are_refused():
 def test_the_cost_is_that_of_the_sizes():
     layout = BitLayout(784, 10, 0, 16)
     moduli = choose_moduli(140, more_than=30)
-    proof = plan_range_proof(moduli, layout, num_clients=20, num_masks=20, most_rows=3000, kappa=72)
+    proof = plan_range_proof(moduli, layout, num_clients=20, max_deviating=1, num_masks=20, most_rows=3000, kappa=72)
     cost = range_proof_cost(ResidueField(moduli, 7), proof, (3000,) * 20)
     assert cost.growth == 3930 / 794
     assert cost.share_bytes == 20 * 3000 * 3930 * 7 * 3

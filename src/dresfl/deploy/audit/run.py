@@ -194,7 +194,11 @@ def _terms(audit: Audit, path: Path, agreement: Agreement | None, key: StorageKe
 
     def read(path: Path) -> tuple[Session, object]:
         data = open_file(key, path.read_bytes(), TERMS_ROLE, path)
-        return Terms.from_json(data, agreement).session(agreement), json.loads(data).get("verdict")
+        terms = Terms.from_json(data, agreement)
+        session = terms.session(agreement)
+        if agreement.hidden is not None and terms.checked is not None:
+            session = terms.run_session(agreement, session, terms.checked)
+        return session, json.loads(data).get("verdict")
 
     found = look(audit, path, read, TERMS_FORMAT)
     if found is None:
@@ -235,7 +239,7 @@ def _checkpoints(audit: Audit, folder: Path, key: StorageKey | None, session: Se
                 **meta["progress"],
                 "metrics": meta["metrics"],
                 "liars": {str(client): count for client, count in enumerate(lies) if count},
-                "weights_sha256": weights_sha256(tensors["weights"]),
+                "weights_sha256": weights_sha256(tensors["weights"]) if "weights" in tensors else "",
             }
     return newest
 
@@ -293,7 +297,8 @@ def _agree(audit: Audit, summary: dict[str, Any], model: StoredModel | None, pro
         found["the checkpoint"] = progress["weights_sha256"]
     if len({digest for digest in found.values() if digest}) > 1:
         audit.look_at.append(f"{', '.join(found)} are of different weights")
-    if summary and model is None and not (audit.folder / "model.safetensors").exists():
+    opened = bool(summary.get("weights_sha256"))  # a trial of the hidden mode, or one for clients alone, shows no model
+    if opened and model is None and not (audit.folder / "model.safetensors").exists():
         audit.look_at.append("model.safetensors: is missing, though the run is complete")
 
 
@@ -356,6 +361,7 @@ def audit_simulation(folder: Path) -> Audit:
         code = dict(table.get("federation", {}))
         audit.parameters = {name: value for name, value in code.items() if isinstance(value, int)}
         audit.parameters["rounds"] = int(table.get("rounds", 0))
+        audit.mode = str(table.get("mode", "open"))
     _results(audit, folder, progress)
     _threshold(audit, folder)
     if not audit.state:
@@ -365,6 +371,11 @@ def audit_simulation(folder: Path) -> Audit:
 
 def _threshold(audit: Audit, folder: Path) -> None:
     """R and the answers needed, once the run is complete: only then the folder has the shape of the inputs."""
+    if audit.mode == "hidden":
+        if audit.state == "complete":
+            summary = json.loads((folder / "summary.json").read_text())
+            audit.parameters |= {name: summary[name] for name in ("recovery_threshold", "answers_needed")}
+        return
     try:
         degree = read_model(folder / "model.safetensors").network.gradient_degree
         shards, colluders = audit.parameters["num_shards"], audit.parameters["max_colluders"]

@@ -76,7 +76,9 @@ def proof(seconds: float) -> dict[str, Any]:
     moduli = choose_moduli(_BITS, more_than=_CLIENTS + 2)
     field = ResidueField(moduli, len(moduli) - 1)
     layout = BitLayout.of(mlp((784, 64, 64, 10), input_bits=4, weight_bits=10), 0.0, 1.0)
-    planned = plan_range_proof(moduli, layout, num_clients=_CLIENTS, num_masks=_CLIENTS, most_rows=_ROWS, kappa=72)
+    planned = plan_range_proof(
+        moduli, layout, num_clients=_CLIENTS, max_deviating=1, num_masks=_CLIENTS, most_rows=_ROWS, kappa=72
+    )
     table, rows, masks = _Repeated(field, layout.num_bits), (_MEASURED,) * _CLIENTS, _NoMasks(len(moduli))
     batch = torch.zeros((len(moduli), _BATCH, layout.num_bits), dtype=torch.float64)
     timings = interleaved(

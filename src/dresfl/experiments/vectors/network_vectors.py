@@ -193,7 +193,7 @@ def _refused(encoded: dict[str, bytes]) -> list[dict[str, str]]:
     cases = [
         ("Hello", "an empty message", b""),
         ("Hello", "another kind", encoded["Ready"]),
-        ("Hello", "an unknown version", hello[:1] + b"\x05" + hello[2:]),
+        ("Hello", "an unknown version", hello[:1] + b"\x06" + hello[2:]),
         ("Hello", "version 1", version_1),
         ("Hello", "version 3", version_3),
         ("Hello", "too short", hello[:125]),

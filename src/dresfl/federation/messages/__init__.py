@@ -20,6 +20,10 @@
     13 Standing  round u32 | hop u16 | chain 32 | flags u8 | signature 64    where this client stands, and that it signs
                  the run; flags: 1 it can answer, 2 an earlier process of it was further
     14 Confirmed round u32 | hop u16 | chain 32 | signature 64 | residues    check C: its check value of the hop before
+    A sum over clients
+    32 Counted   sum 16 | n u16 | n · (receiver u16, length u32, sealed)      a share of this client's vector for each
+    33 SetSigned sum 16 | signature 64 | n u16 | n dealers u16     this client signs this set of dealers and no other
+    34 Added     sum 16 | residues                                 what this client added of a set that was released
 
     From the coordinator
     16 Wait      text                                              what the coordinator waits for
@@ -37,6 +41,11 @@
     27 Resume    round u32 | hop u16 | chain 32 | a history        where the run stands, and what a client has missed
     28 Confirmations  round u32 | hop u16 | chain 32 | n u16 | length u32 | n · (client u16, signature 64, residues)
     29 Alarm     text                                              something was falsified: the run is over
+    A sum over clients
+    40 DealersOf sum 16 | n u16 | n dealers u16 | n u16 | n · (dealer u16, length u32, sealed)   the set to be summed
+    41 Release   sum 16 | n u16 | n dealers u16 | n u16 | n · (client u16, signature 64) | shares as in DealersOf
+                                                                   who has signed the set
+    42 TotalsOf  sum 16 | n u16 | n dealers u16 | totals, 8 each, signed      what came of it; no dealers: nothing
     30 Started   n u16 | n · (client u16, signature 64)            who has signed the run
 
 Shares, Tasks, Answers, HopAnswers and histories are the protocol's own (`dresfl.protocol`). A message of another kind,
@@ -53,6 +62,7 @@ from .limits import largest_message
 from .meeting import AGREEMENT_BYTES, NO_INSTANCE, VERSION, Begin, Hello, Wait
 from .open_mode import Answered, Delta, Done, Weights
 from .sharing import Ack, Holding, Ready, Reject, Relayed, Request, Slice
+from .sums import Added, Counted, DealersOf, Release, SetSigned, TotalsOf
 
 FROM_CLIENT: tuple[type[Message], ...] = (
     Hello,
@@ -69,6 +79,9 @@ FROM_CLIENT: tuple[type[Message], ...] = (
     HopAnswered,
     Standing,
     Confirmed,
+    Counted,
+    SetSigned,
+    Added,
 )
 FROM_COORDINATOR: tuple[type[Message], ...] = (
     Wait,
@@ -86,6 +99,9 @@ FROM_COORDINATOR: tuple[type[Message], ...] = (
     Confirmations,
     Alarm,
     Started,
+    DealersOf,
+    Release,
+    TotalsOf,
 )
 
 

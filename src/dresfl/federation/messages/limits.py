@@ -1,8 +1,9 @@
 """How large messages can be: longer ones are refused before they are read."""
 
-from dresfl.protocol import Answer, Session, most_findings_bytes
+from dresfl.protocol import Answer, Session, final_sum, most_findings_bytes
 from dresfl.protocol.hidden.answers import HopAnswer
 from dresfl.protocol.hidden.published import published_bytes
+from dresfl.sealing import OVERHEAD
 
 from ..agreement import Agreement
 from ..sealed_slices import most_sealed_bytes
@@ -11,6 +12,7 @@ from .meeting import AGREEMENT_BYTES
 
 _HASH = 16
 _ATTESTED = 80  # bytes around what one client attests
+_SIGNED = 80  # bytes around a client's share in a sum, and of its signature
 _MARGIN = 2**16  # of a history beyond what was published
 
 
@@ -24,8 +26,15 @@ def largest_message(agreement: Agreement) -> int:
     if session.hidden is None:
         payloads.append(Answer.size(session.field, parameters))
     else:
-        payloads += [session.num_clients * (checked + _ATTESTED), *_of_hops(session)]
+        payloads += [session.num_clients * (checked + _ATTESTED), *_of_hops(session), _of_sum(session)]
     return HEAD_BYTES + max(payloads)
+
+
+def _of_sum(session: Session) -> int:
+    """Of the sum at the end: shares of all clients and their signatures."""
+    plan = final_sum(session)
+    each = 0 if plan is None else plan.packed_bytes + 2 * plan.field.residue_bytes * plan.count
+    return session.num_clients * (each + OVERHEAD + _SIGNED)  # one prime more than the sample has may be needed
 
 
 def _of_hops(session: Session) -> list[int]:

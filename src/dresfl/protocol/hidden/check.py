@@ -57,26 +57,37 @@ def check_values(field: ResidueSystem, factors: Tensor, difference: Tensor) -> T
     return field.matmul(factors, difference.unsqueeze(2))[:, :, 0]
 
 
+class Unconfirmed(MessageError):
+    """The check values that have come do not confirm a hop. More of them may: liars are among these, or too few."""
+
+
 def check_confirmed(
-    code: LagrangeCode[Tensor], values: Mapping[int, Tensor], own: int, *, total: bool, agreeing: int
+    code: LagrangeCode[Tensor],
+    values: Mapping[int, Tensor],
+    own: int,
+    *,
+    total: bool,
+    max_colluders: int,
 ) -> None:
-    """A client's check C: the d (M,S) of at least `agreeing` clients lie on polynomials that are zero where they must.
+    """A client's check C: the d (M,S) of at least R + T clients lie on polynomials that are zero where they must.
 
     The client's own is one of them: if it was an outlier, its next answer would give its share of the weights away.
-    MessageError if not: then the client sends nothing more in this run. agreeing: R + T, never fewer.
+    Unconfirmed: fewer agree, but T liars may be the reason. MessageError: they cannot be, or R + T say that the hop was
+    not published truly. Then the client sends nothing more in this run.
     """
-    if len(values) < agreeing:
-        raise MessageError(f"{len(values)} clients confirm the last hop, {agreeing} are needed")
     field, threshold = code.field, code.recovery_threshold
     if not isinstance(field, ResidueSystem):
         raise TypeError("check values are residues")
-    clients = sorted(values)
+    agreeing, clients = threshold + max_colluders, sorted(values)
+    if len(clients) < agreeing:
+        raise Unconfirmed(f"{len(clients)} clients confirm the last hop, {agreeing} are needed")
     points = [code.client_points[client] for client in clients]
     table = torch.stack([values[client] for client in clients], 2)  # (M,S,n)
     allowed = min(len(clients) - agreeing, (len(clients) - threshold) // 2)
     wrong = locate_errors(field.moduli, points, table.to(torch.int64).numpy(), threshold, allowed)
     if wrong is None:
-        raise MessageError("the clients' check values of the last hop do not lie on one polynomial")
+        reason = "the clients' check values of the last hop do not lie on one polynomial"
+        raise Unconfirmed(reason) if len(clients) < agreeing + max_colluders else MessageError(reason)
     if own in {clients[place] for place in wrong}:
         raise MessageError("this client's check value of the last hop is not on the polynomial of the others")
     honest = [place for place in range(len(clients)) if place not in wrong][:threshold]

@@ -14,7 +14,7 @@ mask.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, cast, final
 
@@ -33,6 +33,7 @@ from dresfl.field import (
     ResidueField,
     is_prime,
 )
+from dresfl.model.program import StepElements
 
 from .plan import HiddenPlan, Item
 from .published import centre
@@ -74,8 +75,7 @@ class StreamDither:
         copies, masks = 1 if item.total else self._shards, min(self._masks, _MOST_SUMMED)
         limbs, count = -(-item.shift // 32), copies * item.count
         place = (round_number * _ITEMS + hop) * _ITEMS + item_number
-        uniform = self._stream.uniform_at(Domain.DITHER, place, limbs * masks * count)
-        words = (uniform * 2.0**32).to(torch.int64).view(limbs, masks, count)  # ⌊w + ½⌋ = w
+        words = self._words(place, limbs * masks * count).view(limbs, masks, count)
         words[-1] &= 2 ** (item.shift - 32 * (limbs - 1)) - 1
         total = words.sum(1)  # (limbs,count)
         low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
@@ -84,6 +84,12 @@ class StreamDither:
             stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
             low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
+
+    def _words(self, place: Tensor, count: int) -> Tensor:
+        if torch.device(self._stream.device).type == "cpu":
+            return self._stream.words_of(Domain.DITHER, place, count)
+        uniform = self._stream.uniform_at(Domain.DITHER, place, count)  # (w + ½)/2^32: one kernel makes them
+        return (uniform * 2.0**32).to(torch.int64)
 
 
 class Ring(ABC, Generic[Elements]):
@@ -101,7 +107,7 @@ class Ring(ABC, Generic[Elements]):
 
     @abstractmethod
     def opened(self, item: Item, values: Elements) -> list[int]:
-        """The integers of an item that is opened in the clear: those of the first shard, since all are alike."""
+        """The integers of an item that is opened in the clear: of all shards, or of the first where all are alike."""
 
 
 def alarm(item: Item, magnitude: float) -> HeadroomAlarm:
@@ -133,7 +139,7 @@ class IntegerRing(Ring[IntegerArray]):
 
     def opened(self, item: Item, values: IntegerArray) -> list[int]:
         self._check(item, values)
-        return [int(value) for value in values[0, 0].tolist()]
+        return [int(value) for value in _told(item, values)[0].ravel().tolist()]
 
 
 @final
@@ -157,20 +163,23 @@ class RealRing(Ring[Tensor]):
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
         self._check(item, values)
-        return [int(value) for value in values[0, 0].tolist()]
+        return [int(value) for value in _told(item, values)[0].ravel().tolist()]
 
 
 @final
 class ResidueRing(Ring[Tensor]):
     """Residues of the clear values modulo enough primes for all planned bits and 20 more, in which an overflow shows.
 
-    `exceeded` counts products beyond their plan where a graph, which cannot look at values, plays the rounds.
+    exceeded: where a graph plays the rounds, which cannot look at values, it counts the products beyond their plan and
+    the guards' quotients above their limits.
     """
 
     def __init__(self, plan: HiddenPlan, device: str = "cpu", exceeded: Tensor | None = None) -> None:
         items = [item for number in {0, 1, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
         self.arithmetic: ResidueField = clear_field(max(item.bits for item in items), device)
         self._exceeded = exceeded
+        self._limits = {f"{guard.name} quotient": guard.limit for guard in plan.program.guards}
+        self._shards = plan.parameters.num_shards
 
     def total(self, once: Tensor | None, elements: Tensor) -> Tensor:
         field = self.arithmetic
@@ -194,12 +203,19 @@ class ResidueRing(Ring[Tensor]):
         return cut.view(shape)
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
-        first = values[:, 0]
-        if self._exceeded is None:
-            sizes = torch.tensor([float(value) for value in self.arithmetic.lift_exact(first)], dtype=torch.float64)
-            self._check(item, sizes)
-            return self.arithmetic.lift_exact(first)
-        raise ValueError("a graph cannot look at what is opened")
+        told = _told(item, values)
+        if self._exceeded is not None:
+            opened, _ = self.arithmetic.lift_checked(told)
+            self._exceeded += (opened > self._limits[item.name] * (self._shards if item.total else 1)).sum()
+            return [0]
+        found = self.arithmetic.lift_exact(told)
+        self._check(item, torch.tensor([float(value) for value in found], dtype=torch.float64))
+        return found
+
+
+def _told(item: Item, values: Elements) -> Elements:
+    """(M,k,count): what is told of an item that is opened in the clear."""
+    return values[:, :1] if item.alike else values
 
 
 def _shift(item: Item) -> int:
@@ -237,13 +253,14 @@ def play_round(
     dither: Dither,
     validation: Callable[[], tuple[Elements, Elements]] | None = None,
     watch: Callable[[int, Item, Elements], None] = lambda hop, item, product: None,
+    steps: Sequence[StepElements[Elements]] | None = None,
 ) -> Played[Elements]:
     """One round on clear values. Diverged and HeadroomAlarm as in `HiddenPlan.round_program` and in the ring.
 
     rows: inputs (M,K,B,F) and targets (M,K,B,C). states: that after the last round and the one before it.
-    watch: is shown every product (M,k,count), with the number of its hop.
+    watch: is shown every product (M,k,count), with the number of its hop. steps: the round's, as elements.
     """
-    program = plan.round_program(ring.arithmetic, round_number, *rows, *states, validation)
+    program = plan.round_program(ring.arithmetic, round_number, *rows, *states, validation, steps)
     products, loss = next(program), None
     for number, hop in enumerate(plan.hops(round_number)):
         sent = [

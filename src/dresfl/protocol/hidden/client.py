@@ -23,7 +23,7 @@ from dresfl.masking import HiddenMasks
 
 from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
-from .check import KEY_WORDS, check_confirmed, check_values, repetitions
+from .check import KEY_WORDS, Unconfirmed, check_confirmed, check_values, repetitions
 from .ledger import History, Ledger, Position, WeightBroadcast
 from .plan import Hop
 from .published import cut, final_weights, num_values, opened_integers, split, unpack_published
@@ -100,6 +100,8 @@ class HiddenClient:
         tries = self._plan.num_hops * max(1, session.num_clients // session.recovery_threshold)
         self._repetitions = repetitions(self._field.moduli, tries, confirmed=False)
         self._confirmations = repetitions(self._field.moduli, tries, confirmed=True)
+        self._is_confirmed = False  # the hop before, by check C
+        self._may_tell = False  # whether the other clients may hear it
         self._hidden: _HiddenHop | None = None
         self._program: Generator[list[Any], Sequence[Any], Tensor]
         self._products: list[Any]
@@ -122,6 +124,11 @@ class HiddenClient:
     def behind(self) -> bool:
         """Whether an earlier process of this client was further: it then has to catch up before it can answer."""
         return self._kept is not None and self.ledger.position.order < self._kept.position.order
+
+    @property
+    def holds_check(self) -> bool:
+        """Whether this client has the check values without which it must be silent in the next hop."""
+        return not self.behind and (self.ledger.at_start or self._check is not None)
 
     # -- the start -------------------------------------------------------------------------------------------------
 
@@ -213,6 +220,7 @@ class HiddenClient:
         self._hidden = None
         self._add_check(self._check_values(b"rho", field.sub(hidden.values, hat), confirmed=False), first, hop.total)
         if self._plan.settings.check == "C":
+            self._may_tell = self._is_confirmed
             self._own = self._check_values(b"confirm", field.sub(hidden.blinded, hat), confirmed=True)
             self._is_confirmed = False
         if self.ledger.hop == 0:
@@ -241,23 +249,49 @@ class HiddenClient:
         """(M,S): what this client tells the others, sealed, of the hop published last. None without check C."""
         return self._own
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether check C has nothing against the hop that was published last. With check A alone it never has."""
+        return self._is_confirmed
+
+    def sealed_check(self) -> bytes | None:
+        """`check_value` for the other clients, under words that all clients know and nobody else does.
+
+        None if this client had not confirmed the hop before: after a false hop, check values of the next one, for
+        publications of the coordinator's choice, would be equations in what that hop hides.
+        """
+        if self._own is None or not self._may_tell:
+            return None
+        return self._field.pack(self._field.add(self._own, self._check_seal(self.index)))
+
+    def opened_check(self, client: int, sealed: bytes | memoryview) -> Tensor:
+        """Another client's check value. MessageError if it has another form."""
+        found = self._field.unpack(sealed, (self._confirmations,))
+        return self._field.sub(found, self._check_seal(client))
+
+    def _check_seal(self, client: int) -> Tensor:
+        label = self.ledger.after_label(b"confirm seal" + client.to_bytes(2, "little"))
+        return self._masks.common(label, self._confirmations)
+
     def confirm(self, values: Mapping[int, Tensor]) -> None:
-        """All clients' check values of the hop that was published last. MessageError: it was not published truly."""
+        """All clients' check values of the hop that was published last. Unconfirmed: more are needed.
+
+        HeadroomAlarm: the hop was not published truly, and this client leaves the run.
+        """
         if self._is_confirmed:
             return
         self._refuse_if_stopped()
-        hop_was_total, session = bool(self.ledger.after_total), self.session
-        agreeing = session.recovery_threshold + session.max_colluders
+        session, total = self.session, self.ledger.after_total
         if self._own is None:
             raise MessageError("there is nothing to confirm")
         together = {**values, self.index: self._own}
         try:
-            check_confirmed(session.code, together, self.index, total=hop_was_total, agreeing=agreeing)
-        except MessageError as error:
-            if len(together) >= agreeing:
-                self._stop(str(error))
-                raise HeadroomAlarm(str(error), "nothing more is sent in this run") from error
+            check_confirmed(session.code, together, self.index, total=total, max_colluders=session.max_colluders)
+        except Unconfirmed:
             raise
+        except MessageError as error:
+            self._stop(str(error))
+            raise HeadroomAlarm(str(error), "nothing more is sent in this run") from error
         self._is_confirmed = True
 
     # -- rounds ----------------------------------------------------------------------------------------------------
@@ -275,6 +309,8 @@ class HiddenClient:
     def _begin_round(self) -> None:
         ledger = self.ledger
         self._hidden = None
+        if self.behind:
+            return  # it has to catch up first, and has no seeds of so early a round any more
         self._seeds.forget(ledger.round_number - KEPT)
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:
@@ -385,6 +421,8 @@ class HiddenClient:
             self._restart(ledger, found[-1], found[-2])
             self._compare_chain(kept)
             for published in history.hops:
+                if self._plan.settings.check == "C":  # it had confirmed all that came before what it has answered
+                    self._is_confirmed = kept is not None and kept.position.order >= self.ledger.position.order
                 self.receive(published)
                 self._compare_chain(kept)
         finally:

@@ -8,8 +8,8 @@ that belong together only if they have seen the same published values, byte by b
     label          H("dresfl hidden label" | base | round u32 | hop u16 | item u16 | purpose)
     published u    chain = H("dresfl hidden hop" | base | round u32 | hop u16 | H(u)),  and after a weight hop ω = chain
 
-H is SHA-256, integers are little-endian. The run digest is a hash of the roster, the sharing, the set of dealers, the
-agreement, and the terms to which every client contributed fresh bytes (`run_digest`).
+H is SHA-256, integers are little-endian. The run digest is a hash of the roster, the sharing, the verdict on the
+dealers, the agreement, and the terms to which every client contributed fresh bytes (`run_digest`).
 
 ω commits to the weight broadcast before it, with the chain at which that one was made, and so on back to the start.
 A client that was away therefore needs the last two weight broadcasts and what was published after them: if its chain
@@ -34,16 +34,24 @@ _WHERE = struct.Struct("<IH")
 _LOSS = struct.Struct("<q")
 
 
-def run_digest(roster: bytes, sharing: bytes, excluded: Sequence[int], agreement: bytes, terms: bytes) -> bytes:
-    """What names a run: 32 bytes each of roster, sharing, agreement and terms, and the dealers that are left out.
+def run_digest(
+    roster: bytes,
+    sharing: bytes,
+    excluded: Sequence[int],
+    deviating: Sequence[int],
+    agreement: bytes,
+    terms: bytes,
+) -> bytes:
+    """What names a run: 32 bytes each of roster, sharing, agreement and terms, and the verdict on the dealers.
 
-    terms: a digest of all that was settled when the clients met, the fresh bytes of every client among it.
+    terms: a digest of all that was settled when the clients met, the fresh bytes of every client among it. excluded,
+    deviating: of the verdict. Two clients that were shown different verdicts are in different runs.
     """
     parts = roster, sharing, agreement, terms
     if any(len(part) != DIGEST for part in parts):
         raise ValueError("digests have 32 bytes")
-    left_out = b"".join(struct.pack("<H", dealer) for dealer in excluded)
-    return _hash(b"dresfl hidden run digest", *parts, left_out)
+    verdict = b"".join(struct.pack(f"<H{len(clients)}H", len(clients), *clients) for clients in (excluded, deviating))
+    return _hash(b"dresfl hidden run digest", *parts, verdict)
 
 
 def _hash(*parts: bytes | memoryview) -> bytes:

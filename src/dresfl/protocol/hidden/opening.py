@@ -136,10 +136,9 @@ class HopOpening:
 
     def _decode(self, values: Mapping[int, Tensor], survivors: list[int]) -> bytes:
         """What is published: u at every β, or its sum, packed."""
-        code = self._session.code
-        chosen = torch.stack([values[client] for client in survivors], 1)  # (M,R,E)
-        opened = code.decode_sum(chosen, survivors).unsqueeze(1) if self._hop.total else code.decode(chosen, survivors)
-        return self._session.field.pack(opened)
+        code, field = self._session.code, self._session.field
+        matrix = code.sum_decoder(survivors).unsqueeze(1) if self._hop.total else code.decoding_matrix(survivors)
+        return field.pack(field.combine(matrix, [values[client] for client in survivors]))  # (M,K,E) or (M,1,E)
 
 
 def loss_of(session: Session, ledger: Ledger, published: bytes) -> int | None:

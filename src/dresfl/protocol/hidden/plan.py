@@ -4,9 +4,12 @@ Everybody derives the same plan. Nothing in it is typed in: the program of a rou
 product says how large it is expected to be.
 
 Bits. An item is planned with `bits`: |z| < 2^bits for every value z that it opens. That is the expected magnitude plus
-a margin of 12 bits, plus what the last word of its masks leaves free. The condition, for n mask seeds:
+a margin of 12 bits, at least. The primes are the fewest for which this holds for every item, with n mask seeds:
 
     bits + κ + log2 n + 2 ≤ log2 M
+
+What the primes leave free goes to the items: all of it, and to the steps of the weights, of which there are most, as
+much as the last word of their masks has room for.
 
 A mask hides z to within 2^−κ. So κ − log2(values opened in the whole run) must be at least 40: the statistical distance
 of all that a run publishes from what tells nothing is then below 2^−40.
@@ -30,21 +33,29 @@ from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.field import Arithmetic, Elements, Outline, PublicStream, ResidueField, is_prime
 from dresfl.model import Network, layer_from_dict
-from dresfl.model.layers import Affine
-from dresfl.model.program import Guard, Guards, Product, Program, Sent, Step
+from dresfl.model.layers import Activation, Affine
+from dresfl.model.program import Guard, Product, Program, Sent, Step, StepElements
 from dresfl.optimizers import Optimizer
 
 from .settings import DEGREES, HiddenSettings, Schedule
 
 MARGIN = 12  # bits that an item has at least above its expected magnitude
+LATE = 32  # bits by which Σe² may grow where two rounds of one hop pass before it is looked at
 SECURITY = 40  # bits of statistical security that a whole run keeps
 MULTIPLIER_BITS = 10  # of the integer that stands for the largest learning rate
 MOMENTUM_UNIT = 128
 
 # The guards' limits. Squared norms: so many times what the layers begin with. Errors: the mean of ‖e‖² over a batch,
 # which is about 1 at the beginning.
-NORM_LIMIT = 16.0
-ERROR_LIMIT = 64.0
+NORM_LIMIT = 8.0
+ERROR_LIMIT = 16.0
+
+# The largest learning rate, times the number of inputs, for which runs that diverge were all stopped in time, by
+# schedule and number of activations (docs/results/hidden-guards.md). With S4 and two or more activations, the guards
+# look late: above the second figure, products get 24 more bits, which is one prime.
+_VOUCHED = {"S2": (320.0, 320.0, 320.0), "S4": (128.0, 100.0, 80.0)}
+_PLAIN = 16.0
+_MORE = 24
 
 _LIMB = 32  # bits of a word of which masks are made
 _RESIDUE_BYTES = 3
@@ -61,6 +72,7 @@ class Item:
     shift: int | None  # low bits that are cut off; None: opened in the clear
     bits: int  # |z| < 2^bits
     total: bool
+    alike: bool = False  # all shards have the same values
 
 
 @final
@@ -186,28 +198,32 @@ class HiddenPlan:
 
     @cached_property
     def _validation(self) -> tuple[Hop, ...]:
-        return self._planned(self.program.validation_products(self.validation_rows))
+        return self._planned(self.program.validation_products(self.validation_rows), validation=True)
 
     @cached_property
     def final_hop(self) -> Hop:
         """The hop that opens the final weights."""
         size, bits = self.network.num_parameters, self.settings.weight_bits + MARGIN
-        return Hop((Item("weights", size, None, bits, total=False),), total=False)
+        return Hop((Item("weights", size, None, bits, total=False, alike=True),), total=False)
 
-    def _planned(self, hops: list[list[Product[Outline]]]) -> tuple[Hop, ...]:
+    def _planned(self, hops: list[list[Product[Outline]]], *, validation: bool = False) -> tuple[Hop, ...]:
         found = []
         for products in hops:
             items = tuple(self._item(product) for product in products)
-            moves = items[0].total and items[0].shift is not None
-            found.append(Hop(items, items[0].total, moves, items[0].total and not moves))
+            total, clear = items[0].total, items[0].shift is None
+            found.append(Hop(items, total, moves_weights=total and not validation, opens_loss=validation and clear))
         return tuple(found)
 
     def _item(self, product: Product[Outline]) -> Item:
         bits = planned_bits(product.magnitude)
-        if product.shift is not None:
+        if product.shift is None:
+            bits = math.floor(self.modulus_bits) - 2  # no mask to outgrow
+        elif not product.name.endswith(" step"):
+            bits = self.most_bits  # longer masks for these cost little
+        else:
             spare = -(bits + self.kappa - product.shift) % _LIMB  # bits that the masks' last word has anyway
             bits = min(bits + spare, self.most_bits)
-        return Item(product.name, product.elements.shape[2], product.shift, bits, product.total)
+        return Item(product.name, product.elements.shape[2], product.shift, bits, product.total, product.alike)
 
     @property
     def most_bits(self) -> int:
@@ -231,17 +247,19 @@ class HiddenPlan:
         weights: Elements,
         previous: Elements,
         validation: Callable[[], tuple[Elements, Elements]] | None = None,
+        steps: Sequence[Step | StepElements[Elements]] | None = None,
     ) -> Generator[list[Any], Sent, Elements]:
         """The products of a round, hop by hop, in the order of `hops`, over shares, integers or reals.
 
         inputs (M,N,B,F), targets (M,N,B,C); weights and previous: the state after the last round and the one before it
-        (M,1 or N,·). validation: makes the coded rows (M,N,·,F), (M,N,·,C) of the validation.
+        (M,1 or N,·). validation: makes the coded rows (M,N,·,F), (M,N,·,C) of the validation. steps: the round's, for
+        callers that have them.
         Each hop is a list with one entry for each item: (M,N,count), or a pair for sums over the shards that hold a
         part which is to be added once: (M,1,count), (M,N,count). It is sent, item by item, what came of them: cut
         values (M,N,count), or (M,1,count) of sums, or integers where an item is opened in the clear.
         Returns the new state (M,1,·). Raises Diverged if a guard's quotient is above its limit.
         """
-        steps = self.steps(round_number)
+        steps = self.steps(round_number) if steps is None else steps
         state: Elements = yield from _bare(self.program.training(arithmetic, steps, inputs, targets, weights, previous))
         if self.validates(round_number):
             if validation is None:
@@ -269,7 +287,7 @@ class HiddenPlan:
     def real_loss(self, loss: int) -> float:
         """The mean of ‖e‖² over the validation's rows, from the opened integer."""
         rows = max(1, self.validation_rows * self.parameters.num_shards)
-        return loss / 2.0**self.program.loss_scale / rows
+        return loss / 2.0 ** self.program.loss_scale(self.validation_rows) / rows
 
     def stops(self, losses: Sequence[int]) -> bool:
         """Whether the run ends after these validation losses: none of the last `patience` ones is a new best."""
@@ -279,6 +297,25 @@ class HiddenPlan:
         return min(losses[-patience:]) >= min(losses[:-patience])
 
     # -- steps -----------------------------------------------------------------------------------------------------
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate at which the guards stop a run that diverges before a value outgrows its mask."""
+        return self._rate(_VOUCHED[self.settings.schedule][self._depth])
+
+    @property
+    def _depth(self) -> int:
+        """Activations, from two on counted as two."""
+        return min(2, sum(isinstance(layer, Activation) for layer in self.network.layers))
+
+    def _rate(self, times_inputs: float) -> float:
+        return float(times_inputs / self.network.input_size / 4.0**self.network.input_magnitude)
+
+    @property
+    def more_bits(self) -> int:
+        """Bits that products get beyond their margin, since the learning rate is large."""
+        late = self.settings.schedule == "S4" and self._depth == 2
+        return _MORE if late and self.optimizer.learning_rate > self._rate(_PLAIN) else 0
 
     @cached_property
     def shifts(self) -> tuple[int, ...]:
@@ -414,15 +451,19 @@ def _program(network: Network, parameters: CodeParameters, settings: HiddenSetti
     begin = [p.place.init**2 * p.fan[1] for p in network.parameters]  # ‖W_0‖² of each layer
     factors = tuple(max(1, round(max(begin) / norm)) for norm in begin)
     norm = sum(factor * value for factor, value in zip(factors, begin, strict=True)) * NORM_LIMIT
-    rows = parameters.batch_size * parameters.num_shards * ERROR_LIMIT
-    guards = Guards(
-        norm=_guard(math.log2(norm) + 2 * settings.weight_bits, num_masks, factors),
-        error=_guard(math.log2(rows) + bare.error_scale, num_masks, (1,)),
-    )
-    return dataclasses.replace(bare, guards=guards)
+    rows, shards = parameters.batch_size, parameters.num_shards
+    limits = {
+        "error": math.log2(rows * shards * ERROR_LIMIT) + bare.error_scale,
+        "norm": math.log2(norm) + 2 * settings.weight_bits,
+    }
+    for p in network.parameters:  # the root mean square of z stays below half of the largest |z| expected
+        mean = 2 * (p.place.out_magnitude - 1 + settings.value_bits)
+        limits[f"{p.name} output size"] = math.log2(rows * p.place.out_size) + mean
+    guards = [_guard(name, limit, num_masks, factors if name == "norm" else ()) for name, limit in limits.items()]
+    return dataclasses.replace(bare, guards=tuple(guards))
 
 
-def _guard(limit: float, num_masks: int, factors: tuple[int, ...]) -> Guard:
+def _guard(name: str, limit: float, num_masks: int, factors: tuple[int, ...]) -> Guard:
     """A guard for a sum whose log2 is to stay below `limit`.
 
     The quotient carries the dither of its cut: at most n/2 units, and 8 standard deviations of √(n/12) units but for
@@ -431,7 +472,7 @@ def _guard(limit: float, num_masks: int, factors: tuple[int, ...]) -> Guard:
     """
     noise = math.ceil(min(num_masks / 2, 8 * math.sqrt(num_masks / 12)))
     units = 4 * max(1, noise)
-    return Guard(max(1, math.floor(limit - math.log2(units))), units, limit, factors)
+    return Guard(name, max(1, math.floor(limit - math.log2(units))), units, limit, factors)
 
 
 # -- making a plan ---------------------------------------------------------------------------------------------------
@@ -447,11 +488,13 @@ def make_plan(
     client_rows: Sequence[int] = (),
     num_masks: int = 0,
     round_trip: float = 0.02,
+    any_rate: bool = False,
 ) -> HiddenPlan:
     """The plan of a hidden run; UsageError or InfeasiblePlan, with what would do, if there is none.
 
     client_rows: of every client; needed for validations. num_masks: mask seeds of one sharing; 0: one for each set of T
     clients, which needs a mask degree of T. round_trip: seconds, from which the schedule is chosen if it is not given.
+    any_rate: also rates that the plan does not vouch for, for experiments on clear values.
     """
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
@@ -481,6 +524,8 @@ def make_plan(
         raise _infeasible(parameters, settings, schedules)
     plan = plans[0] if len(plans) == 1 else _preferred(plans[0], plans[1], round_trip)
     _check_security(plan)
+    if not any_rate:
+        _check_rate(plan)
     return plan
 
 
@@ -546,7 +591,9 @@ def _moduli(plan: HiddenPlan) -> tuple[int, ...]:
     needed = 0.0
     for product in (product for hop in hops for product in hop):
         hidden = 0.0 if product.shift is None else plan.kappa + math.log2(plan.num_masks)
-        needed = max(needed, planned_bits(product.magnitude) + hidden + 2)
+        needed = max(needed, planned_bits(product.magnitude) + plan.more_bits + hidden + 2)
+        if product.name == "error" and plan.program.num_hops == 1:
+            needed = max(needed, product.magnitude + LATE + hidden + 2)
     chosen: list[int] = []
     candidate = _LARGEST_MODULUS
     while _log2(chosen) < needed:
@@ -603,6 +650,20 @@ def _check_security(plan: HiddenPlan) -> None:
         f"kappa = {plan.kappa} is too little for a run that opens 2^{math.log2(plan.values_opened):.1f} values: "
         f"{plan.security_bits:.1f} bits of security are left, {SECURITY} are wanted",
         f"use kappa = {wanted}" + (f", or at most {rounds} rounds" if rounds else ""),
+    )
+
+
+def _check_rate(plan: HiddenPlan) -> None:
+    if plan.optimizer.learning_rate <= plan.largest_rate:
+        return
+    hint = f"use a learning rate of at most {plan.largest_rate:.3g}"
+    slower = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, schedule="S2")).largest_rate
+    if plan.optimizer.learning_rate <= slower:
+        hint += ", or schedule S2"
+    raise UsageError(
+        f"a learning rate of {plan.optimizer.learning_rate:g} is larger than the plan can vouch for: if the training "
+        "diverged, values could outgrow their masks before a guard stops it",
+        hint,
     )
 
 

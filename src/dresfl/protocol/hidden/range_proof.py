@@ -16,7 +16,9 @@ one from each mask seed, another one at every β. Anybody who has all published 
 dealer passes if (1) is 0 in every channel and (2), as an integer mods M, lies in [0, L] with L = A(2^m − 1) + bits·(2^w
 − 1). For an honest dealer both hold always.
 
-**What a dealer that passes has dealt.** The shares of honest receivers fix f at every β before the coins are known.
+**What a dealer that passes has dealt.** The dealers' check leaves at most e receivers out as deviating. The shares of
+the honest ones that are left, R at least, lie on one polynomial and fix f at every β. For each choice of those who are
+left out f is known before the coins are.
 
 *(1) In every channel every bit is 0 or 1, and the label's sum is 1.* Let some f² − f, or a label's sum less 1, not be 0
 modulo p at β_k. All of them at β_k are a matrix Z ≠ 0 of rows and n + 1 columns, and (1) is ρᵀZσ. It is 0 with
@@ -37,8 +39,9 @@ sum to 1 modulo primes that are larger than their number, so exactly one of them
 **How often a bad dealer is missed.** Each client commits to its coin before anything is dealt and shows it when its
 shares are on its disk. So factors cannot be tried out by hashing, as in a Fiat–Shamir proof that 104 bits guard. What
 is left: a coordinator in league with the dealer sees all coins and then says which clients take part. Those are at most
-2^N choices, and no more than 2^64 can be tried (`coin_choices`). S and U are the least for which N·2^min(N,64) times
-the probability of one miss is below 2^−40: over all N dealers, and whatever is tried.
+2^N choices, and no more than 2^64 can be tried (`coin_choices`). And T receivers that lie may decide who is left out as
+deviating: C(N,e) choices. S and U are the least for which N·C(N,e)·2^min(N,64) times the probability of one miss is
+below 2^−41 each: over all N dealers, whatever is tried, a bad row is missed with probability 2^−40 at most.
 
 **Receivers that lie.** A dealer is judged here only if its shares passed the dealers' check, and only on receivers that
 deviate on no dealer and hold the same seeds as others. Then all honest values lie on polynomials of degree ≤ D by
@@ -194,15 +197,17 @@ def plan_range_proof(
     layout: BitLayout,
     *,
     num_clients: int,
+    max_deviating: int,
     num_masks: int,
     most_rows: int,
     kappa: int,
 ) -> RangeProof:
     """The proof for a setting: the widest factors that these moduli allow, and as many sums as they then need.
 
-    num_masks: A, the mask seeds. most_rows: of all dealers, the most coded rows. InfeasiblePlan if there is none.
+    max_deviating: e, of the dealers' check. num_masks: A, the mask seeds. most_rows: of all dealers, the most coded
+    rows. InfeasiblePlan if there is none.
     """
-    tries = num_clients * coin_choices(num_clients)
+    tries = _tries(num_clients, max_deviating)
     once = largest_probability(moduli[0])
     squares = least_combinations(tries, 2 * once - once * once)
     for width in range(FACTOR_BITS, 0, -1):
@@ -215,9 +220,14 @@ def plan_range_proof(
     return proof
 
 
-def most_sums(num_clients: int) -> int:
+def most_sums(num_clients: int, max_deviating: int) -> int:
     """U for the narrowest factors: no plan needs more sums, however many rows there are."""
-    return least_combinations(num_clients * coin_choices(num_clients), Fraction(1, 2))
+    return least_combinations(_tries(num_clients, max_deviating), Fraction(1, 2))
+
+
+def _tries(num_clients: int, max_deviating: int) -> int:
+    """2·N·C(N,e)·2^min(N,64): the module says of what."""
+    return 2 * num_clients * math.comb(num_clients, max_deviating) * coin_choices(num_clients)
 
 
 # -- what a receiver publishes ---------------------------------------------------------------------------------------

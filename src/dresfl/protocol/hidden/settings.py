@@ -8,6 +8,7 @@ from dresfl.errors import UsageError
 Schedule = Literal["", "S2", "S4"]
 Check = Literal["A", "C"]
 Audience = Literal["everybody", "clients"]
+Counts = Literal["", "accuracy", "confusion"]
 
 DEGREES: dict[str, int] = {"S2": 2, "S4": 4}
 
@@ -35,12 +36,14 @@ class HiddenSettings:
     trials: int = 0  # runs that may open their validation losses alone
     trial: bool = False  # this run is one of those
     model_for: Audience = "everybody"
+    totals: Counts = "accuracy"  # what clients count on their own rows at the end and sum up; empty: nothing
     weight_bits: int = 0  # scale of weights
     value_bits: int = 0  # scale of activations
     error_bits: int = 0  # scale of errors on their way back
 
     def __post_init__(self) -> None:
-        for name, known in (("schedule", Schedule), ("check", Check), ("model_for", Audience)):
+        literals = ("schedule", Schedule), ("check", Check), ("model_for", Audience), ("totals", Counts)
+        for name, known in literals:
             if getattr(self, name) not in get_args(known):
                 choices = ", ".join(choice for choice in get_args(known) if choice)
                 raise UsageError(f"unknown {name} {getattr(self, name)!r} of a hidden run", f"use one of {choices}")

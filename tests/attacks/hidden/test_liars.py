@@ -141,10 +141,10 @@ def test_a_forged_check_value_passes_among_fewer_than_r_plus_t() -> None:
     weight = code.decode(unit, survivors)[:, 0]
     forged = field.sub(few[LIAR], field.mul(before, field.inverse(weight)))
     few[LIAR] = forged
-    check_confirmed(code, few, 1, total=False, agreeing=threshold)  # the control: it passes
+    check_confirmed(code, few, 1, total=False, max_colluders=0)  # the control: it passes
     with pytest.raises(MessageError, match="are needed"):
-        check_confirmed(code, few, 1, total=False, agreeing=threshold + session.max_colluders)
+        check_confirmed(code, few, 1, total=False, max_colluders=session.max_colluders)
     for size in range(threshold + 1, len(clients) + 1):
         more = {**{index: values[index] for index in range(size)}, LIAR: forged}
         with pytest.raises(MessageError):
-            check_confirmed(code, more, 1, total=False, agreeing=threshold + session.max_colluders)
+            check_confirmed(code, more, 1, total=False, max_colluders=session.max_colluders)

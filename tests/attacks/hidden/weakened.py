@@ -126,7 +126,7 @@ def answers_without_a_check_value(patch: pytest.MonkeyPatch) -> None:
 
 def no_guards(patch: pytest.MonkeyPatch) -> None:
     """Trap 11: nobody looks at the guards' quotients."""
-    patch.setattr(Guard, "check", lambda self, name, opened: None)
+    patch.setattr(Guard, "check", lambda self, opened, summed=1: None)
 
 
 def seeds_of_every_run(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ import struct
 from collections.abc import Collection
 from typing import final
 
+from dresfl.errors import MessageError
 from dresfl.protocol import Session
+from dresfl.protocol.hidden.check import repetitions
 from dresfl.protocol.hidden.ledger import Position
 from dresfl.sealing import Identity, Member, Roster
 
@@ -42,14 +44,22 @@ class Confirming:
 
     def __init__(self, session: Session, roster: Roster, position: Position, grace: float) -> None:
         self._session, self._roster, self.position, self._grace = session, roster, position, max(grace, _MOMENT)
+        plan, field = session.hidden_plan, session.field
+        count = len(field.moduli) * repetitions(field.moduli, plan.tries, confirmed=True)
+        self._size = count * field.residue_bytes
         self._values: dict[int, Confirmed] = {}
         self.release_at: float | None = None
         self.released: Confirmations | None = None
 
     def add(self, client: int, message: Confirmed, asked: Collection[int], now: float) -> bool:
-        """A client's value; whether they are to be sent now. asked: the clients that are waited for."""
+        """A client's value; whether they are to be sent now. asked: the clients that are waited for.
+
+        MessageError if it has another length than all have: nobody could read the others with it.
+        """
         if self.released is not None:
             return False
+        if len(message.sealed) != self._size:
+            raise MessageError(f"a check value of {len(message.sealed)} bytes came, it has {self._size}")
         check_confirmed(
             self._roster.members[client], self._session.run, self.position, message.sealed, message.signature
         )

@@ -212,9 +212,9 @@ class HiddenWork:
                 continue
             try:
                 check_confirmed(self._roster.members[sender], self.session.run, position, sealed, signature)
-            except IdentityError:
-                continue  # it has not said so
-            values[sender] = client.opened_check(sender, sealed)
+                values[sender] = client.opened_check(sender, sealed)
+            except (IdentityError, MessageError):
+                continue  # it has not said so, or has said nothing that could be a check value
         client.confirm(values)
         return self._go_on()
 

@@ -1,7 +1,8 @@
 """Check C at the coordinator: it gathers the clients' check values of a hop, sealed, and sends them to all.
 
-It cannot read them. It sends them when all have come that are waited for, or a moment after enough have. A client needs
-R + T that agree, its own among them, and goes on with nothing less.
+It cannot read them. It sends them when all have come that are waited for, or a moment after enough have, and once more
+with each that comes later. A client needs R + T that agree, its own among them, and goes on with nothing less: if a liar
+was among the first, it waits for more.
 """
 
 import struct
@@ -56,14 +57,16 @@ class Confirming:
 
         MessageError if it has another length than all have: nobody could read the others with it.
         """
-        if self.released is not None:
-            return False
         if len(message.sealed) != self._size:
             raise MessageError(f"a check value of {len(message.sealed)} bytes came, it has {self._size}")
         check_confirmed(
             self._roster.members[client], self._session.run, self.position, message.sealed, message.signature
         )
+        if self.released is not None and client in self._values:
+            return False
         self._values[client] = message
+        if self.released is not None:
+            return True
         needed = self._session.recovery_threshold + self._session.max_colluders
         if len(self._values) < needed:
             return False

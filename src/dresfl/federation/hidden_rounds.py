@@ -450,9 +450,9 @@ class HiddenRounds(Rounds):
             return [] if follower is None else self._is_late(client, follower, message.position)
         follower.unanswered, follower.lagging = 0, False
         asked = {c for c, other in self._followers.items() if other.holds_check and not other.lagging}
-        if confirming.released is not None:
-            return self._confirmed_for(client)
-        return self._confirmations(confirming) if confirming.add(client, message, asked, now) else []
+        if confirming.add(client, message, asked, now):
+            return self._confirmations(confirming)
+        return self._confirmed_for(client)
 
     def _confirmations(self, confirming: Confirming) -> list[Action]:
         """Send everybody what all have confirmed."""

@@ -13,6 +13,7 @@ from dresfl.errors import DresError, IdentityError, MessageError
 from dresfl.field import SecretSeed
 from dresfl.protocol import Session, ShareTable, Task, check_complete, held_set_ups, seeds_of
 from dresfl.protocol.hidden.archive import decode_history
+from dresfl.protocol.hidden.check import Unconfirmed
 from dresfl.protocol.hidden.client import HiddenClient, Progress
 from dresfl.protocol.hidden.coded_rows import TableRows
 from dresfl.protocol.hidden.seeds import RunSeeds
@@ -215,7 +216,10 @@ class HiddenWork:
                 values[sender] = client.opened_check(sender, sealed)
             except (IdentityError, MessageError):
                 continue  # it has not said so, or has said nothing that could be a check value
-        client.confirm(values)
+        try:
+            client.confirm(values)
+        except Unconfirmed:
+            return HopResult()  # more of them will come
         return self._go_on()
 
     def _standing(self) -> Standing:

@@ -1,0 +1,73 @@
+"""Hidden rounds go on as long as enough clients live, whoever is silent, lies, or comes back when."""
+
+from typing import Any
+
+import pytest
+
+from dresfl.federation import hidden_work
+from dresfl.federation.confirming import sign_confirmed
+from dresfl.federation.messages import Confirmations, Confirmed, HopAnswered
+
+from .hops import Hops, nothing_is_lost
+from .setting import hidden
+
+ALL = range(5)
+
+
+def begun(until: tuple[int, int] = (0, 0), **settings: Any) -> Hops:
+    """Five clients, of whom four must answer, play until the run stands there."""
+    hops = Hops(hidden(5, **settings))
+    hops.connect(*ALL)
+    hops.play(until)
+    return hops
+
+
+@pytest.mark.parametrize("check", ["A", "C"])
+def test_an_undisturbed_run_ends(check: str) -> None:
+    hops = begun((10**6, 0), check=check)
+    hops.wait(20)
+    assert hops.rounds.done
+    assert hops.error is None
+
+
+def test_a_false_check_value_and_a_late_one_hold_up_nobody_for_long() -> None:
+    """Client 4 lies, and client 3 is late: the first four values confirm nothing. The fifth does."""
+    hops, late = begun((0, 1), check="C"), list[Confirmed]()
+
+    def lies_or_is_late(client: int, message: Any) -> bool:
+        if not isinstance(message, Confirmed) or client < 3:
+            return False
+        if client == 3:
+            late.append(message)
+            return True
+        lie = sign_confirmed(hops.setting.clients[4], hops.session.run, message.position, bytes(len(message.sealed)))
+        hops.do(hops.rounds.received(4, lie, hops.now))
+        return True
+
+    hops.lost = lies_or_is_late
+    hops.play()
+    hops.wait()
+    assert hops.at == (0, 1)
+    assert hops.rounds._confirming is not None
+    assert hops.rounds._confirming.released is not None
+    hops.lost = nothing_is_lost
+    hops.do(hops.rounds.received(3, late[0], hops.now))
+    hops.play((0, 2))
+    assert hops.at > (0, 1)
+
+
+def test_a_check_value_that_comes_again_is_not_sent_to_all_again() -> None:
+    hops, told = begun((0, 1), check="C"), list[tuple[int, int]]()
+
+    def counted(client: int, message: Any) -> bool:
+        if isinstance(message, Confirmations):
+            told.append((client, len(message.values)))
+        return False
+
+    hops.unread = counted
+    hops.lost = lambda client, message: isinstance(message, HopAnswered) and client < 2
+    hops.play()
+    assert told == [(client, 5) for client in ALL]
+    confirmed = hops.works[0]._confirmation()[0]
+    hops.do(hops.rounds.received(0, confirmed, hops.now))
+    assert told[5:] == [(0, 5)]

@@ -71,3 +71,28 @@ def test_a_check_value_that_comes_again_is_not_sent_to_all_again() -> None:
     confirmed = hops.works[0]._confirmation()[0]
     hops.do(hops.rounds.received(0, confirmed, hops.now))
     assert told[5:] == [(0, 5)]
+
+
+def test_answers_that_do_not_agree_wait_for_those_who_are_away() -> None:
+    """Client 3 lies while client 4 is away. When client 4 is back, the four others outvote it."""
+    hops = begun((0, 1))
+    hops.gone(4)
+
+    def lies(client: int, message: Any) -> bool:
+        if client != 3 or not isinstance(message, HopAnswered):
+            return False
+        answer = bytearray(message.answer)
+        answer[-3:] = b"\0\0\0" if any(answer[-3:]) else b"\1\0\0"
+        hops.do(hops.rounds.received(3, HopAnswered(bytes(answer)), hops.now))
+        return True
+
+    hops.lost = lies
+    hops.play()
+    hops.wait(3)
+    assert hops.at == (0, 1)
+    assert hops.error is None
+    assert hops.logged("shortage")[-1].fields["then"] == "others may outvote a liar"
+    hops.connect(4)
+    hops.play((0, 2))
+    assert hops.at > (0, 1)
+    assert hops.logged("liar")

@@ -9,7 +9,8 @@ Who has missed something says where it stands, and is sent what it lacks: the ho
 weight broadcasts and this round's hops. Such a client has no check value at the start of a round and is silent there.
 If that leaves too few, it is sent the last round as well, which it computes again.
 
-Answers that came and do not agree are never published. If no more can come, the run ends with an alarm, for good.
+Answers that came and do not agree are never published: the hop waits for more, which may outvote a liar. If everybody
+has answered, the run ends with an alarm, for good.
 """
 
 import struct
@@ -398,7 +399,7 @@ class HiddenRounds(Rounds):
 
     def _shortage(self, waiting: _Waiting, now: float) -> list[Action]:
         """Too few have answered in time. Nothing is asked for twice: who can answer has what it needs for it."""
-        if waiting.opening.stuck:
+        if waiting.opening.stuck and self._attendance.has_everybody(set(waiting.opening.answered)):
             return self._alarm(waiting)
         self._counters.shortages += 1
         waiting.until = now + self._timing.deadline
@@ -408,7 +409,7 @@ class HiddenRounds(Rounds):
             hop=self._ledger.hop,
             answered=list(waiting.opening.answered),
             needed=self._session.answers_needed,
-            then="retry",
+            then="others may outvote a liar" if waiting.opening.stuck else "retry",
         )
         return [line, *self._long_histories(), *self._ask_to_confirm()]
 

@@ -96,3 +96,23 @@ def test_answers_that_do_not_agree_wait_for_those_who_are_away() -> None:
     hops.play((0, 2))
     assert hops.at > (0, 1)
     assert hops.logged("liar")
+
+
+@pytest.mark.parametrize("check", ["A", "C"])
+def test_a_silent_client_does_not_keep_the_others_from_being_helped(check: str) -> None:
+    """Client 4 hangs at the start of round 1, when client 0 is started again and has no check value."""
+    hops = begun((1, 0), check=check)
+    hops.lost = lambda client, message: client == 4
+    hops.connect(0, again=True)
+    hops.play()
+    hops.wait(30)
+    assert hops.rounds.done
+
+
+def test_a_client_that_never_answers_is_not_sent_histories_for_ever() -> None:
+    hops = begun((1, 0))
+    hops.gone(3)
+    hops.lost = lambda client, message: client == 4
+    hops.play()
+    hops.wait(20)
+    assert len([line for line in hops.logged("last round again") if line.fields["client"] == 4]) <= 8

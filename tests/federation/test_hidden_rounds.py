@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from dresfl.errors import MessageError
 from dresfl.federation import hidden_work
 from dresfl.federation.confirming import sign_confirmed
-from dresfl.federation.messages import Confirmations, Confirmed, HopAnswered
+from dresfl.federation.messages import Confirmations, Confirmed, HopAnswered, Resume
 
 from .hops import Hops, nothing_is_lost
 from .setting import hidden
@@ -116,3 +117,32 @@ def test_a_client_that_never_answers_is_not_sent_histories_for_ever() -> None:
     hops.play()
     hops.wait(20)
     assert len([line for line in hops.logged("last round again") if line.fields["client"] == 4]) <= 8
+
+
+def test_returns_are_counted_between_two_answered_hops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that loses its connection now and then in a long run can always come back; at one hop it cannot."""
+    monkeypatch.setattr(hidden_work, "_MOST_RETURNS", 2)
+    hops = begun((0, 1))
+    hops.gone(4)  # so that all others are needed
+    counted = 0
+
+    def resumed(client: int, message: Any) -> bool:
+        nonlocal counted
+        counted += client == 0 and isinstance(message, Resume) and bool(len(message.history))
+        return False
+
+    hops.unread = resumed
+    while hops.at < (2, 1):
+        place, hop = hops.at
+        kept, hops.works[0]._client = hops.works[0], None
+        hops.connect(0)
+        assert hops.works[0] is kept
+        hops.play((place, hop + 1))
+        if hops.at == (place, hop):
+            hops.do(hops.rounds.tick(hops.rounds.wake_at or 0.0))
+            hops.play((place, hop + 1))
+    assert counted > 2
+    message = Resume(*hops.at, hops.rounds._ledger.chain, hops.rounds._history(long=True))
+    with pytest.raises(MessageError, match="told 2 times"):
+        for _ in range(4):
+            hops.works[0].resume(message)

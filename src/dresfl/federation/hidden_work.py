@@ -25,7 +25,7 @@ from .hidden_answering import HopResult
 from .messages import Confirmations, HopAnswered, Message, Opened, Resume, Standing, Started
 
 START_PURPOSE = "hidden start"
-_MOST_RETURNS = 1000  # of one process: each is another chance for a false hop to pass unseen
+_MOST_RETURNS = 1000  # between two hops that are answered: no hop is answered in two courses of the run anyway
 
 
 class HiddenRun(Protocol):
@@ -109,7 +109,8 @@ class HiddenWork:
         self._client: HiddenClient | None = None
         self._kept: Progress | None = None  # as the client's disk has it
         self._signed = 0  # clients that have signed the run, as far as is known
-        self._returns = 0
+        self._returns = 0  # since this client last answered another hop than before
+        self._answered = (-1, 0)
 
     def __repr__(self) -> str:
         return f"HiddenWork({self._index}, {self._client}, <redacted>)"
@@ -242,6 +243,8 @@ class HiddenWork:
         answer = client.answer()
         messages: tuple[Message, ...] = ()
         if answer is not None:
+            if ledger.position.order > self._answered:
+                self._answered, self._returns = ledger.position.order, 0
             messages = (HopAnswered(answer.encode(self.session.field)),)
         return HopResult(messages)
 

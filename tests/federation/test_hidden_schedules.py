@@ -77,7 +77,7 @@ def hops_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_round_is_never_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_rounds.HiddenRounds, "_long_histories", lambda self: [])
+    monkeypatch.setattr(hidden_rounds.HiddenRounds, "_long_histories", lambda self, clients: [])
 
 
 MUTATIONS: list[tuple[Callable[[Any], None], str]] = [

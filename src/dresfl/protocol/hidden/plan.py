@@ -141,6 +141,11 @@ class HiddenPlan:
         return _answers_needed(self.parameters, self.settings, self.degree)
 
     @property
+    def tries(self) -> int:
+        """How many false hops a run gives room for: its hops, times the groups of clients that could be told others."""
+        return self.num_hops * max(1, self.parameters.num_clients // self.recovery_threshold)
+
+    @property
     def modulus_bits(self) -> float:
         """log2 M."""
         return _log2(self.moduli)

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from dresfl.errors import Diverged, HeadroomAlarm, MessageError, Refused, TooFewAnswers
+from dresfl.errors import Diverged, HeadroomAlarm, MessageError, Refused, StoreError, TooFewAnswers
 from dresfl.protocol.hidden.archive import decode_history, encode_history
 from dresfl.protocol.hidden.client import HiddenClient, Progress
 from dresfl.protocol.hidden.coded_rows import TableRows
@@ -404,3 +404,22 @@ def test_check_c_sees_a_false_hop_before_anything_more_is_sent():
         federation.clients[0].confirm(dict(itertools.islice(values.items(), 4)))
     with pytest.raises(HeadroomAlarm, match="not published as the clients sent it"):
         federation.clients[0].confirm(values)
+
+
+def test_nothing_leaves_a_client_whose_disk_has_failed():
+    federation = small_federation(num_clients=6)
+    session, written, full = federation.session, list[Progress](), [True, True, False]
+
+    def keep(progress: Progress) -> None:
+        if full.pop(0):
+            raise StoreError("no space left")
+        written.append(progress)
+
+    seeds = RunSeeds.begin(federation.dealt[0], session.run)
+    client = HiddenClient(session, 0, TableRows(session, federation.tables[0]), seeds, keep=keep)
+    client.start(session.num_clients)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            client.answer()
+    assert client.answer() is not None
+    assert [progress.position for progress in written] == [client.ledger.position]

@@ -163,8 +163,9 @@ class HiddenClient:
                     "an old state is replayed, or two courses are told to clients",
                 )
         else:
-            self._kept = Progress(ledger.position, b"" if self._check is None else self._field.pack(self._check))
-            self._keep(self._kept)
+            progress = Progress(ledger.position, b"" if self._check is None else self._field.pack(self._check))
+            self._keep(progress)  # if it fails, nothing is remembered, and nothing leaves
+            self._kept = progress
         hidden, label = self._hidden_hop(), ledger.label(b"pad")
         words = self._key_words()
         key = pad_key(self._field, words)

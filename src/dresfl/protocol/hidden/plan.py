@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters, recovery_threshold
-from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.errors import HeadroomAlarm, InfeasiblePlan, UsageError
 from dresfl.field import Arithmetic, Elements, Outline, PublicStream, ResidueField, is_prime
 from dresfl.model import Network, layer_from_dict
 from dresfl.model.layers import Activation, Affine
@@ -44,6 +44,7 @@ LATE = 32  # bits by which Σe² may grow where two rounds of one hop pass befor
 SECURITY = 40  # bits of statistical security that a whole run keeps
 MULTIPLIER_BITS = 10  # of the integer that stands for the largest learning rate
 MOMENTUM_UNIT = 128
+LOSS_LIMIT = 2**62  # of an opened loss: it travels in 8 bytes
 
 # The guards' limits. Squared norms: so many times what the layers begin with. Errors: the mean of ‖e‖² over a batch,
 # which is about 1 at the beginning.
@@ -285,9 +286,9 @@ class HiddenPlan:
         return self.network.initial_weights(stream)
 
     def loss_of(self, published: bytes | memoryview) -> int:
-        """The validation loss in what a hop published that opens one."""
+        """The validation loss in what a hop published that opens one. HeadroomAlarm if it is none."""
         field = self.field()
-        return field.lift_exact(field.unpack(published, (1, 1)))[0]
+        return checked_loss(field.lift_exact(field.unpack(published, (1, 1)))[0])
 
     def real_loss(self, loss: int) -> float:
         """The mean of ‖e‖² over the validation's rows, from the opened integer."""
@@ -425,6 +426,16 @@ class HiddenPlan:
     def security_bits(self) -> float:
         """κ − log2(values opened in the whole run)."""
         return self.kappa - math.log2(self.values_opened)
+
+
+def checked_loss(loss: int) -> int:
+    """A validation loss that was opened. HeadroomAlarm if it is so large that no validation has it."""
+    if abs(loss) >= LOSS_LIMIT:
+        raise HeadroomAlarm(
+            "the opened validation loss is impossible",
+            "the coordinator published something false, or a value outgrew its plan: nothing more is sent",
+        )
+    return loss
 
 
 def planned_bits(magnitude: float) -> int:

@@ -61,7 +61,7 @@ class HiddenSettings:
             )
         if self.honest_clients and self.check == "C":
             raise UsageError(
-                'honest_clients = true and check = "C" contradict each other: check C takes some clients for liars, and '
+                'honest_clients = true and check = "C" contradict each other: check C takes some clients for liars and '
                 "asks more of them to confirm a hop than honest clients need to answer it",
                 'leave out honest_clients, or use check = "A"',
             )

@@ -32,6 +32,7 @@ class Setting:
         rounds: int,
         max_liars: int = 0,
         hidden: HiddenSettings | None = None,
+        num_shards: int = 1,
     ) -> None:
         self.coordinator = Identity.create("coordinator")
         self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
@@ -45,6 +46,7 @@ class Setting:
             weight_bits=6,
             batch_size=4,
             max_liars=max_liars,
+            num_shards=num_shards,
             roster=self.roster.digest,
             rows_can_be_computed="accepted" if hidden is None else "",
             mode="open" if hidden is None else "hidden",
@@ -118,11 +120,11 @@ class Setting:
 
 
 @functools.cache
-def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, **settings: Any) -> Setting:
+def hidden(num_clients: int, *, layers: int = 1, rounds: int = 3, num_shards: int = 1, **settings: Any) -> Setting:
     """A hidden run with S2: three must answer and agree, and one more where clients may lie."""
     network: tuple[Layer, ...] = (Dense(2),) if layers == 1 else (Dense(2), Square(), Dense(2))
     chosen = HiddenSettings(**{"schedule": "S2", "trusted_dealers": True, **settings})
-    return Setting(network, num_clients, rounds, hidden=chosen)
+    return Setting(network, num_clients, rounds, hidden=chosen, num_shards=num_shards)
 
 
 @functools.cache

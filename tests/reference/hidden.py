@@ -837,6 +837,7 @@ class HiddenClient:
                     part = plan.mod(part - self.expansion.common(chain.label("model"), plan.P)[:, None])
                 integers = self.lifted(part).reshape(-1).tolist()
                 loss = integers[0] if hop.opens_loss else loss
+                assert loss is None or abs(loss) < 2**62
                 going_on.append(integers)
                 continue
             kept = self.cut(item, part)

@@ -18,7 +18,8 @@
 A client that signed a set, and is sent another one later, since the coordinator was started again, answers with the set
 that it signed. The coordinator then proposes that one. A client keeps nothing but its notes: what else it needs comes
 with each message, so that each may meet a new process of it. Who comes back deals again, and hears what it missed. A
-sum holds nobody up: if too few take part, there are no totals.
+sum holds nobody up: if too few take part, there are no totals. A client that seals shares which do not open can have it
+that there are none, and nothing else.
 """
 
 from collections.abc import Sequence

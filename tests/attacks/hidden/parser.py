@@ -29,44 +29,75 @@ def middle_of(seen: Seen, bits: int, values: list[int]) -> int:
     return mask // 2 if max(map(abs, values)) > mask >> 20 else 0
 
 
-def read_weights(seen: Seen) -> Tensor:
-    """The weights of all rounds (T+1,P) as integers in float64, from the weight hops; the first ones are public."""
+Views = ("published", "differences", "shares", "ends")
+
+
+def steps_read(seen: Seen, view: str) -> list[list[list[int]]]:
+    """What is read as the step of each layer, before it is cut: for each round and layer a list of integers.
+
+    published: u less the masks that the client knows. differences: those of successive rounds, in which a mask that is
+    used twice would cancel.
+    """
+    rounds = [[hop.unmasked(n) for n in range(len(seen.session.network.parameters))] for hop in seen.of(-1)]
+    if view == "published":
+        return rounds
+    pairs = zip(rounds[1:], rounds[:-1], strict=True)
+    later = [[[a - b for a, b in zip(*layer, strict=True)] for layer in zip(*pair, strict=True)] for pair in pairs]
+    return [rounds[0], *later]
+
+
+def read_weights(seen: Seen, view: str = "published") -> Tensor:
+    """The weights of all rounds (T+1,P) as integers in float64; the first ones are public.
+
+    published, differences: from the weight hops. shares: the client's own shares of the weights, taken for weights.
+    ends: a straight line from the first weights to the final model.
+    """
     session, plan = seen.session, seen.session.hidden_plan
-    start = plan.initial_weights(session.stream).double()
-    rounds = []
-    for hop in seen.of(-1):
-        parts = []
-        for number, item in enumerate(hop.hop.items):
-            if item.name.endswith("step"):
-                values = hop.unmasked(number)
-                parts.append(reals(values, item.shift or 0, middle_of(seen, item.bits, values)).round())
-        rounds.append(torch.cat(parts))
-    scale = float(session.network.weight_scales[0])
-    return torch.cat((start.unsqueeze(0), plausible(torch.stack(rounds) / scale, 0.2) * scale))
+    start, scale = plan.initial_weights(session.stream).double(), float(session.network.weight_scales[0])
+    if view == "ends":
+        along = torch.linspace(0, 1, plan.rounds + 1, dtype=torch.float64).unsqueeze(1)
+        return start + along * (seen.model - start)
+    if view == "shares":
+        lifted = [session.field.lift_exact(share) for share in seen.weight_shares[1:]]
+        rounds = [reals(values, 0, 0) for values in lifted]
+    else:
+        rounds = []
+        for hop, layers in zip(seen.of(-1), steps_read(seen, view), strict=True):
+            parts = []
+            for item, values in zip(hop.hop.items, layers, strict=False):
+                middle = middle_of(seen, item.bits, values) if view == "published" else 0
+                parts.append(reals(values, item.shift or 0, middle).round())
+            rounds.append(torch.cat(parts))
+    found = plausible(torch.stack(rounds) / scale, 0.2) * scale
+    if view == "differences":
+        found = start + found.cumsum(0) / max(1, len(found)) ** 0.5
+    return torch.cat((start.unsqueeze(0), found))
 
 
-def read_gradients(seen: Seen, *, sums: bool) -> tuple[Tensor, Tensor, Tensor]:
+def read_gradients(seen: Seen, *, sums: bool, view: str = "published") -> tuple[Tensor, Tensor, Tensor]:
     """Weights (T,P) real, mean gradients (T,P), and the standard deviation of their errors (T,P).
 
     From the weights alone, as a client would (W' = (keep·W + recall·W_before − multiplier·g)/2^τ, cut), or from the
     published sums themselves, as the coordinator would.
     """
     session, plan = seen.session, seen.session.hidden_plan
-    network, integers = session.network, read_weights(seen)
+    network, integers = session.network, read_weights(seen, view)
     gradients, noise = torch.empty_like(integers[1:]), torch.empty_like(integers[1:])
     rows = session.batch_size * session.num_shards
+    steps = steps_read(seen, view) if sums else []
     for number, hop in enumerate(seen.of(-1)):
         before = integers[max(0, number - 1)]
         for layer, (p, step) in enumerate(zip(network.parameters, plan.steps(number), strict=True)):
             whole, item = slice(p.weight.start, p.bias.stop), hop.hop.items[layer]
             linear = step.keep * integers[number, whole] + step.recall * before[whole]
-            values = hop.unmasked(layer)
-            after = reals(values, 0, middle_of(seen, item.bits, values)) if sums else None
-            moved = 2.0**step.shift * integers[number + 1, whole] if after is None else after
+            moved = 2.0**step.shift * integers[number + 1, whole]
+            if sums:
+                values = steps[number][layer]
+                moved = reals(values, 0, middle_of(seen, item.bits, values))
             unit = 2.0 / step.multiplier * 2.0 ** -plan.program.gradient_scales[layer] / rows
             gradients[number, whole] = (linear - moved) * unit
             noise[number, whole] = 2.0**step.shift * unit * math.sqrt(plan.num_masks / 12)
-    return integers[:-1] / network.weight_scales, plausible(gradients, 0.1), noise
+    return integers[:-1] / network.weight_scales, plausible(gradients, 0.1), noise.clamp_min(1e-3)
 
 
 def read_outputs(seen: Seen) -> Tensor:
@@ -81,9 +112,9 @@ def read_outputs(seen: Seen) -> Tensor:
 
 
 def rows_from_outputs(weights: Tensor, outputs: Tensor, places: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-    """Rows (m,F) by least squares with a prior, from the first layer's weights (T,F+1,H), outputs (T,B,H), places (T,B).
+    """Rows (m,F) by least squares with a prior, from the first layer's weights (T,F+1,H) and outputs (T,B,H).
 
-    z = x·W + b is linear in a row, and every round that uses the row has other weights.
+    z = x·W + b is linear in a row, and every round that uses the row has other weights. places (T,B): its rows.
     """
     count, features = mean.shape
     ones = 1 / spread.square()

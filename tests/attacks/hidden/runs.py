@@ -4,6 +4,7 @@ The coordinator sees every published value u = z + r. A client knows all masks w
 one of the n masks in each r. So u less the masks that the client knows is the most that both together have of z.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -138,7 +139,7 @@ def known_masks(client: HiddenClient) -> list[list[int]]:
             continue
         bits = client._plan.mask_bits(item)
         high, low = (
-            sum(mask_sum(seeds, ledger.label(purpose, number), size, item.count, shards), [])
+            list(itertools.chain(*mask_sum(seeds, ledger.label(purpose, number), size, item.count, shards)))
             for purpose, size in ((b"high", bits), (b"low", item.shift))
         )
         found.append([(h << item.shift) + x for h, x in zip(high, low, strict=True)])

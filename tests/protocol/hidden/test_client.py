@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from dresfl.errors import Diverged, HeadroomAlarm, MessageError, Refused, TooFewAnswers
+from dresfl.errors import Diverged, HeadroomAlarm, MessageError, Refused, StoreError, TooFewAnswers
 from dresfl.protocol.hidden.archive import decode_history, encode_history
 from dresfl.protocol.hidden.client import HiddenClient, Progress
 from dresfl.protocol.hidden.coded_rows import TableRows
-from dresfl.protocol.hidden.ledger import Position
+from dresfl.protocol.hidden.ledger import History, Position, WeightBroadcast
 from dresfl.protocol.hidden.seeds import RunSeeds
 from dresfl.runtimes.local.hidden import HiddenFederation
 
@@ -404,3 +404,48 @@ def test_check_c_sees_a_false_hop_before_anything_more_is_sent():
         federation.clients[0].confirm(dict(itertools.islice(values.items(), 4)))
     with pytest.raises(HeadroomAlarm, match="not published as the clients sent it"):
         federation.clients[0].confirm(values)
+
+
+def test_nothing_leaves_a_client_whose_disk_has_failed():
+    federation = small_federation(num_clients=6)
+    session, written, full = federation.session, list[Progress](), [True, True, False]
+
+    def keep(progress: Progress) -> None:
+        if full.pop(0):
+            raise StoreError("no space left")
+        written.append(progress)
+
+    seeds = RunSeeds.begin(federation.dealt[0], session.run)
+    client = HiddenClient(session, 0, TableRows(session, federation.tables[0]), seeds, keep=keep)
+    client.start(session.num_clients)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            client.answer()
+    assert client.answer() is not None
+    assert [progress.position for progress in written] == [client.ledger.position]
+
+
+# -- losses ------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_no_validation_has_is_an_alarm_to_everybody():
+    federation = small_federation(num_clients=6, **VALIDATING)
+    while not federation.ledger.current.opens_loss:
+        federation.play_hop()
+    true, field = federation.collect().published, federation.session.field
+    far = field.pack(field.add_integer(field.unpack(true, (1, 1)), 2**63))
+    client = federation.clients[0]
+    with pytest.raises(HeadroomAlarm, match="loss is impossible"):
+        client.receive(far)
+    with pytest.raises(Refused, match="left the run for good"):
+        client.receive(true)
+    with pytest.raises(HeadroomAlarm, match="loss is impossible"):
+        federation.note(far)  # the coordinator, before anything moves
+    federation.note(true)
+
+
+def test_a_history_may_hold_more_losses_than_two_bytes_count():
+    losses = tuple(range(-5, 2**16))
+    broadcast = WeightBroadcast(Position(70_000, 1, bytes(32)), bytes(32), losses, b"published")
+    (found,) = decode_history(encode_history(History((broadcast,)))).weights
+    assert (found.losses, found.published) == (losses, b"published")

@@ -109,9 +109,9 @@ def test_a_hundred_patterns_of_absence_give_the_same_bits():
     session = small_session(num_clients=8, sizes=(5, 4, 4, 3), rounds=2)
     data = small_rows(session)
     federation, expected = HiddenFederation(session, data), None
+    spare = session.num_clients - session.answers_needed
     for seed in range(100):
         rng = random.Random(seed)
-        spare = session.num_clients - session.answers_needed
         federation.restart()
         model = federation.play(lambda *_, rng=rng: rng.sample(range(8), rng.randint(0, spare)))
         expected = by_integers(federation, data)[0] if expected is None else expected

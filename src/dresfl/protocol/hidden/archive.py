@@ -18,7 +18,7 @@ from .ledger import DIGEST, History, Ledger, Position, WeightBroadcast
 
 _KEPT = 4  # rounds, the current one among them
 
-_BROADCAST = struct.Struct(f"<IH{DIGEST}s{DIGEST}sHI")
+_BROADCAST = struct.Struct(f"<IH{DIGEST}s{DIGEST}sII")
 _COUNTS = struct.Struct("<BHH")
 _LENGTH = struct.Struct("<I")
 
@@ -71,7 +71,7 @@ class Archive:
 
 
 def encode_broadcast(broadcast: WeightBroadcast) -> bytes:
-    """round u32 | hop u16 | chain 32 | ω 32 | losses u16 | length u32 | losses i64 each | published."""
+    """round u32 | hop u16 | chain 32 | ω 32 | losses u32 | length u32 | losses i64 each | published."""
     position, losses = broadcast.position, broadcast.losses
     sizes = len(losses), len(broadcast.published)
     head = _BROADCAST.pack(*position.order, position.chain, broadcast.weights_digest, *sizes)

@@ -25,7 +25,7 @@ from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
 from .check import KEY_WORDS, Unconfirmed, check_confirmed, check_values, repetitions
 from .ledger import History, Ledger, Position, WeightBroadcast
-from .plan import Hop
+from .plan import Hop, checked_loss
 from .published import cut, final_weights, num_values, opened_integers, split, unpack_published
 from .seeds import KEPT
 from .start import signatures_needed
@@ -97,9 +97,8 @@ class HiddenClient:
         self._model: Tensor | None = None
         self._check: Tensor | None = None  # (M,2S): d of hops that open shards, and of those that open sums
         self._own: Tensor | None = None  # (M,S'): d of the last hop, for the other clients
-        tries = self._plan.num_hops * max(1, session.num_clients // session.recovery_threshold)
-        self._repetitions = repetitions(self._field.moduli, tries, confirmed=False)
-        self._confirmations = repetitions(self._field.moduli, tries, confirmed=True)
+        self._repetitions = repetitions(self._field.moduli, self._plan.tries, confirmed=False)
+        self._confirmations = repetitions(self._field.moduli, self._plan.tries, confirmed=True)
         self._is_confirmed = False  # the hop before, by check C
         self._may_tell = False  # whether the other clients may hear it
         self._hidden: _HiddenHop | None = None
@@ -163,8 +162,9 @@ class HiddenClient:
                     "an old state is replayed, or two courses are told to clients",
                 )
         else:
-            self._kept = Progress(ledger.position, b"" if self._check is None else self._field.pack(self._check))
-            self._keep(self._kept)
+            progress = Progress(ledger.position, b"" if self._check is None else self._field.pack(self._check))
+            self._keep(progress)  # if it fails, nothing is remembered, and nothing leaves
+            self._kept = progress
         hidden, label = self._hidden_hop(), ledger.label(b"pad")
         words = self._key_words()
         key = pad_key(self._field, words)
@@ -204,7 +204,7 @@ class HiddenClient:
             if high is None:
                 clear = field.sub(part, self._model_mask().unsqueeze(1)) if self._for_clients else part
                 values = opened_integers(field, clear)
-                loss = values[0] if hop.opens_loss else None
+                loss = checked_loss(values[0]) if hop.opens_loss else None
                 going_on.append(values)
                 continue
             kept = cut(field, item, part, self._plan.num_masks, self._plan.kappa)  # (M,k,count)

@@ -24,6 +24,7 @@ from ..session import Session
 from .answers import HopAnswer, pad_key, pad_label, tag_of
 from .check import KEY_WORDS
 from .ledger import Ledger
+from .plan import checked_loss
 from .published import num_values, opened_integers, split, unpack_published
 
 
@@ -142,12 +143,15 @@ class HopOpening:
 
 
 def loss_of(session: Session, ledger: Ledger, published: bytes) -> int | None:
-    """The validation loss that the next hop of a ledger opens with these bytes; None if it opens none."""
+    """The validation loss that the next hop of a ledger opens with these bytes; None if it opens none.
+
+    HeadroomAlarm if it is no loss.
+    """
     hop = ledger.current
     if not hop.opens_loss:
         return None
     residues = unpack_published(session, hop, published)
-    return opened_integers(session.field, split(hop, residues)[0])[0]
+    return checked_loss(opened_integers(session.field, split(hop, residues)[0])[0])
 
 
 def opened_weights(session: Session, ledger: Ledger, published: bytes) -> list[int]:

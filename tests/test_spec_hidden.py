@@ -252,7 +252,7 @@ def test_coming_back(name: str) -> None:
 def test_a_false_history_leads_to_another_chain(name: str) -> None:
     run, data = RUNS[name], bytearray.fromhex(RUNS[name]["history"]["history"])
     plan, (first, *_) = plan_of(name), read("history", bytes(data))["broadcasts"]
-    start, count = 5 + 76 + len(first[6]), len(first[7]) // len(plan.moduli)  # after the counts and its head
+    start, count = 5 + 78 + len(first[6]), len(first[7]) // len(plan.moduli)  # after the counts and its head
     for m, p in enumerate(plan.moduli):  # W_prev is moved by one
         place = slice(start + m * count, start + m * count + 3)
         data[place] = ((int.from_bytes(data[place], "little") + 1) % p).to_bytes(3, "little")

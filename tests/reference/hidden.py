@@ -152,10 +152,14 @@ class Plan:
         later = self._hops_of(self._training_on_zeros(carried=True, steps=steps))
         validates = bool(self.settings["validation_every"])
         checked = self._hops_of(self._validation_on_zeros()) if validates else []
+        deep = sum(layer["kind"] == "square" for layer in self.agreement["layers"]) >= 2 and self.d == 4
+        unit = self.inputs * 4 ** max(0.0, math.log2(self.agreement["input_bound"]))
+        assert largest <= (80 if deep else 96) / unit
+        more = 24 if deep and largest > 16 / unit else 0
         needed = 0.0
         for product in itertools.chain.from_iterable([*later, *checked]):
             hidden = 0.0 if product.shift is None else self.kappa + math.log2(self.n)
-            needed = max(needed, math.ceil(product.magnitude) + 12 + hidden + 2)
+            needed = max(needed, math.ceil(product.magnitude) + 12 + more + hidden + 2)
         if self.trips_of_training == 1:
             needed = max(needed, self.guards["error"][2] + 32 + self.kappa + math.log2(self.n) + 2)
         self.moduli = []

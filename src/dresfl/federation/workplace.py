@@ -101,6 +101,9 @@ class Store(Protocol):
     def claim_check(self, session: Session, coins: bytes) -> bool:
         """Note that the dealers of a sharing are checked with coins of this digest; False if it was with others."""
 
+    def claimed_coins(self, session: Session) -> bytes:
+        """The digest of the coins that `claim_check` noted; zeros if it noted none."""
+
     def verdict(self, session: Session) -> Verdict | None:
         """What came of the check of a sharing's dealers, if it was kept."""
 
@@ -233,7 +236,7 @@ class Workplace:
         session = make_session(self._agreement, terms.rows, terms.nonce, terms.run_nonce, self._device)
         verdict = self._store.verdict(session)
         if verdict is not None:
-            session = terms.run_session(self._agreement, session, verdict)
+            session = terms.run_session(self._agreement, session, verdict, self._store.claimed_coins(session))
         if self._session is None or self._session.session_id != session.session_id:
             self._slices, self._open_work = None, OpenWork(self.index, self._blinded)
         table, damage = self._store.table(session, self.index, look)
@@ -298,7 +301,7 @@ class Workplace:
         verdict = judge_attested(terms, session, self._roster, coins, attestations.attested)
         if not self._store.claim_check(session, common_coins(coins)):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        self._session = terms.run_session(self._agreement, session, verdict)
+        self._session = terms.run_session(self._agreement, session, verdict, common_coins(coins))
         self._store.keep_verdict(self._session, verdict)
         return Judgement(verdict, self._session)
 

@@ -375,12 +375,20 @@ class ShareStore:
 
     def claim_check(self, session: Session, coins: bytes) -> bool:
         """Note, for good, that the dealers of a sharing are checked with coins of this digest; False if with others."""
-        path = self._folder(session) / _CLAIM
-        found = read_record(path, "restore it: without it this client could be asked for a second check")
+        found = self._claim(session)
         if found is None:
-            write_record(path, {"coins": coins.hex()})
+            write_record(self._folder(session) / _CLAIM, {"coins": coins.hex()})
             return True
         return bool(found["coins"] == coins.hex())
+
+    def claimed_coins(self, session: Session) -> bytes:
+        """The digest of the coins that `claim_check` noted; zeros if it noted none."""
+        found = self._claim(session)
+        return bytes(32) if found is None else bytes.fromhex(found["coins"])
+
+    def _claim(self, session: Session) -> dict[str, Any] | None:
+        hint = "restore it: without it this client could be asked for a second check"
+        return read_record(self._folder(session) / _CLAIM, hint)
 
     def verdict(self, session: Session) -> Verdict | None:
         """What came of the check of a sharing's dealers, if it was kept."""

@@ -41,13 +41,15 @@ def run_digest(
     deviating: Sequence[int],
     agreement: bytes,
     terms: bytes,
+    coins: bytes,
 ) -> bytes:
-    """What names a run: 32 bytes each of roster, sharing, agreement and terms, and the verdict on the dealers.
+    """What names a run: 32 bytes each of roster, sharing, agreement, terms and coins, and the verdict on the dealers.
 
     terms: a digest of all that was settled when the clients met, the fresh bytes of every client among it. excluded,
-    deviating: of the verdict. Two clients that were shown different verdicts are in different runs.
+    deviating: of the verdict. Two clients that were shown different verdicts are in different runs. coins: the common
+    coins of a fresh sharing, which nobody knew when the terms were settled; zeros for one that is used again.
     """
-    parts = roster, sharing, agreement, terms
+    parts = roster, sharing, agreement, terms, coins
     if any(len(part) != DIGEST for part in parts):
         raise ValueError("digests have 32 bytes")
     verdict = b"".join(struct.pack(f"<H{len(clients)}H", len(clients), *clients) for clients in (excluded, deviating))

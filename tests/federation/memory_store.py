@@ -50,7 +50,14 @@ class Disk:
     answered: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
     runs: dict[bytes, "KeptRun"] = field(default_factory=dict)  # of the hidden mode, by session
     notes: dict[bytes, MemoryNotes] = field(default_factory=dict)  # of sums, by sharing
+    salts: dict[bytes, bytes] = field(default_factory=dict)  # of contributions, each with the sharing that it served
+    made: int = 0  # salts
     model: Task | None = None
+
+    def fresh_salt(self) -> bytes:
+        """16 bytes that this client has not had before."""
+        self.made += 1
+        return self.made.to_bytes(16, "big")
 
     def damage(self, generator: random.Random) -> str:
         """Change a byte of one slice, if there is one."""
@@ -186,6 +193,9 @@ class MemoryStore:
 
     def owns(self, contribution: bytes) -> bool:
         return contribution[:16] == self._seed.tag()
+
+    def claim_contribution(self, session: Session, contribution: bytes) -> bool:
+        return self._disk.salts.setdefault(contribution[16:32], session.sharing_id) == session.sharing_id
 
     def held_nonces(self, session_of: Callable[[tuple[int, ...], bytes], Session], index: int) -> Sequence[bytes]:
         nonces = []

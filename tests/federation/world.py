@@ -443,7 +443,7 @@ class World:
         inputs, targets = self.setting.rows[client]
         rows = (inputs if own_rows else inputs + 1), targets
         self.note("client", client, "starts", "" if own_rows else "with other rows")
-        store = MemoryStore(self.disks[client], rows, lambda: bytes(16))
+        store = MemoryStore(self.disks[client], rows, self.disks[client].fresh_salt)
         setting = self.setting
 
         def keep_model(task: Task) -> None:

@@ -172,15 +172,13 @@ def hop_targets() -> Iterator[Target]:
     plan, field = HIDDEN_SESSION.hidden_plan, HIDDEN_SESSION.field
     hop, moves = plan.hops(1)[0], next(hop for hop in plan.hops(1) if hop.moves_weights)
     moduli, values = len(field.moduli), num_values(hop)
-    answer = HopAnswer(
-        2, _PLACE, b"t" * 16, field.embed(torch.arange(2 * KEY_WORDS)), field.embed(torch.arange(values))
-    )
+    key, residues = (field.embed(torch.arange(count)) for count in (2 * KEY_WORDS, values))
+    answer = HopAnswer(2, _PLACE, b"t" * 16, key, residues)
     decoded = lambda data: HopAnswer.decode_from(2, data, HIDDEN_SESSION, hop)  # noqa: E731
     yield Target("hop answer", decoded, [answer.encode(field)], (MessageError,))
     published = field.pack(torch.zeros(moduli, 1, values, dtype=field.dtype))
-    yield Target(
-        "hop published", lambda data: unpack_published(HIDDEN_SESSION, hop, data), [published], (MessageError,)
-    )
+    unpacked = lambda data: unpack_published(HIDDEN_SESSION, hop, data)  # noqa: E731
+    yield Target("hop published", unpacked, [published], (MessageError,))
     weights = field.pack(torch.zeros(moduli, 1, num_values(moves), dtype=field.dtype))
     broadcast = WeightBroadcast(Position(1, plan.hops(1).index(moves), b"c" * 32), b"w" * 32, (5, 6), weights)
     history = encode_history(History((broadcast, broadcast), (b"h" * 32,), (published, published)))

@@ -1,14 +1,17 @@
 """Check C at the coordinator: it gathers the clients' check values of a hop, sealed, and sends them to all.
 
-It cannot read them. It sends them when all have come that are waited for, or a moment after enough have. A client needs
-R + T that agree, its own among them, and goes on with nothing less.
+It cannot read them. It sends them when all have come that are waited for, or a moment after enough have, and once more
+with each that comes later. A client needs R + T that agree, its own among them, and goes on with nothing less. If a
+liar was among the first, it waits for more.
 """
 
 import struct
 from collections.abc import Collection
 from typing import final
 
+from dresfl.errors import MessageError
 from dresfl.protocol import Session
+from dresfl.protocol.hidden.check import repetitions
 from dresfl.protocol.hidden.ledger import Position
 from dresfl.sealing import Identity, Member, Roster
 
@@ -42,18 +45,28 @@ class Confirming:
 
     def __init__(self, session: Session, roster: Roster, position: Position, grace: float) -> None:
         self._session, self._roster, self.position, self._grace = session, roster, position, max(grace, _MOMENT)
+        plan, field = session.hidden_plan, session.field
+        count = len(field.moduli) * repetitions(field.moduli, plan.tries, confirmed=True)
+        self._size = count * field.residue_bytes
         self._values: dict[int, Confirmed] = {}
         self.release_at: float | None = None
         self.released: Confirmations | None = None
 
     def add(self, client: int, message: Confirmed, asked: Collection[int], now: float) -> bool:
-        """A client's value; whether they are to be sent now. asked: the clients that are waited for."""
-        if self.released is not None:
-            return False
+        """A client's value; whether they are to be sent now. asked: the clients that are waited for.
+
+        MessageError if it has another length than all have: nobody could read the others with it.
+        """
+        if len(message.sealed) != self._size:
+            raise MessageError(f"a check value of {len(message.sealed)} bytes came, it has {self._size}")
         check_confirmed(
             self._roster.members[client], self._session.run, self.position, message.sealed, message.signature
         )
+        if self.released is not None and client in self._values:
+            return False
         self._values[client] = message
+        if self.released is not None:
+            return True
         needed = self._session.recovery_threshold + self._session.max_colluders
         if len(self._values) < needed:
             return False

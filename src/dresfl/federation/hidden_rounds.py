@@ -7,9 +7,11 @@
 Clients go on by themselves: what a hop publishes lets them answer the next one. The coordinator writes it down first.
 Who has missed something says where it stands, and is sent what it lacks: the hops, if they are few, or the last two
 weight broadcasts and this round's hops. Such a client has no check value at the start of a round and is silent there.
-If that leaves too few, it is sent the last round as well, which it computes again.
+If that leaves too few, it is sent the last round as well, which it computes again. After a deadline, so is everybody
+who has not been heard of: it is never known who only seems to be able to answer.
 
-Answers that came and do not agree are never published. If no more can come, the run ends with an alarm, for good.
+Answers that came and do not agree are never published: the hop waits for more, which may outvote a liar. If everybody
+has answered, the run ends with an alarm, for good.
 """
 
 import struct
@@ -286,18 +288,34 @@ class HiddenRounds(Rounds):
 
     def _help_silent(self) -> list[Action]:
         """If everybody is there, and too few have check values, no deadline needs to pass."""
+        silent = {client for client, follower in self._followers.items() if not follower.holds_check}
         absent = self._attendance.num_left - len(self._followers)
-        return self._long_histories() if absent <= 0 else []
-
-    def _long_histories(self) -> list[Action]:
-        """Let those compute the last round again who have no check values, if without them too few can answer."""
-        silent = [client for client, follower in self._followers.items() if not follower.holds_check]
         able = len(self._followers) - len(silent)
-        if self._ledger.at_start or able >= self._session.answers_needed:
+        return self._long_histories(silent) if absent <= 0 and able < self._session.answers_needed else []
+
+    def _unheard(self, waiting: _Waiting) -> set[int]:
+        """Who has not answered, or not confirmed the last hop: only what came counts, not what clients seem to hold.
+
+        A client that is connected and silent may hold everything, and be the one for whom the others wait in vain.
+        """
+        unheard = self._followers.keys() - set(waiting.opening.answered)
+        confirming = self._confirming
+        if confirming is not None and confirming.released is None:
+            unheard |= {client for client in self._followers if not confirming.has(client)}
+        return unheard
+
+    def _long_histories(self, clients: set[int]) -> list[Action]:
+        """Let these compute the last round again: then they have every check value that an answer needs."""
+        if self._ledger.at_start:
             return []
         actions, history = list[Action](), self._history(long=True)
-        for client in sorted(silent):
-            self._followers[client].holds_check = True
+        for client in sorted(clients):
+            follower = self._followers[client]
+            if follower.helped >= _MOST_HELP:
+                continue
+            follower.helped += 1
+            follower.holds_check, follower.lagging, follower.unanswered = True, False, 0
+            follower.sent = self._recent[-1][0].order
             actions += [log("last round again", client=client, round=self.number), *self._resume(client, history)]
         return actions
 
@@ -398,7 +416,7 @@ class HiddenRounds(Rounds):
 
     def _shortage(self, waiting: _Waiting, now: float) -> list[Action]:
         """Too few have answered in time. Nothing is asked for twice: who can answer has what it needs for it."""
-        if waiting.opening.stuck:
+        if waiting.opening.stuck and self._attendance.has_everybody(set(waiting.opening.answered)):
             return self._alarm(waiting)
         self._counters.shortages += 1
         waiting.until = now + self._timing.deadline
@@ -408,9 +426,9 @@ class HiddenRounds(Rounds):
             hop=self._ledger.hop,
             answered=list(waiting.opening.answered),
             needed=self._session.answers_needed,
-            then="retry",
+            then="others may outvote a liar" if waiting.opening.stuck else "retry",
         )
-        return [line, *self._long_histories(), *self._ask_to_confirm()]
+        return [line, *self._long_histories(self._unheard(waiting))]
 
     def _alarm(self, waiting: _Waiting, reason: str = "") -> list[Action]:
         """Something was falsified, and nobody can say by whom: end the run for good."""
@@ -431,18 +449,6 @@ class HiddenRounds(Rounds):
             place = self._session, self._roster, self._ledger.position
             self._confirming = Confirming(*place, self._timing.grace)
 
-    def _ask_to_confirm(self) -> list[Action]:
-        """Too few have confirmed the last hop: those who have not may have lost it, and compute it again."""
-        confirming = self._confirming
-        if confirming is None or confirming.released is not None:
-            return []
-        actions, history = list[Action](), self._history(long=True)
-        for client, follower in sorted(self._followers.items()):
-            if not confirming.has(client) and follower.helped < _MOST_HELP:
-                follower.helped += 1
-                actions += self._resume(client, history)
-        return actions
-
     def _has_confirmed(self, client: int, message: Confirmed, now: float) -> list[Action]:
         confirming, follower = self._confirming, self._followers.get(client)
         if confirming is None or follower is None or message.position != confirming.position:
@@ -450,9 +456,9 @@ class HiddenRounds(Rounds):
             return [] if follower is None else self._is_late(client, follower, message.position)
         follower.unanswered, follower.lagging = 0, False
         asked = {c for c, other in self._followers.items() if other.holds_check and not other.lagging}
-        if confirming.released is not None:
-            return self._confirmed_for(client)
-        return self._confirmations(confirming) if confirming.add(client, message, asked, now) else []
+        if confirming.add(client, message, asked, now):
+            return self._confirmations(confirming)
+        return self._confirmed_for(client)
 
     def _confirmations(self, confirming: Confirming) -> list[Action]:
         """Send everybody what all have confirmed."""

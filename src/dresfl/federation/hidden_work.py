@@ -13,6 +13,7 @@ from dresfl.errors import DresError, IdentityError, MessageError
 from dresfl.field import SecretSeed
 from dresfl.protocol import Session, ShareTable, Task, check_complete, held_set_ups, seeds_of
 from dresfl.protocol.hidden.archive import decode_history
+from dresfl.protocol.hidden.check import Unconfirmed
 from dresfl.protocol.hidden.client import HiddenClient, Progress
 from dresfl.protocol.hidden.coded_rows import TableRows
 from dresfl.protocol.hidden.seeds import RunSeeds
@@ -24,7 +25,7 @@ from .hidden_answering import HopResult
 from .messages import Confirmations, HopAnswered, Message, Opened, Resume, Standing, Started
 
 START_PURPOSE = "hidden start"
-_MOST_RETURNS = 1000  # of one process: each is another chance for a false hop to pass unseen
+_MOST_RETURNS = 1000  # between two hops that are answered: no hop is answered in two courses of the run anyway
 
 
 class HiddenRun(Protocol):
@@ -108,7 +109,8 @@ class HiddenWork:
         self._client: HiddenClient | None = None
         self._kept: Progress | None = None  # as the client's disk has it
         self._signed = 0  # clients that have signed the run, as far as is known
-        self._returns = 0
+        self._returns = 0  # since this client last answered another hop than before
+        self._answered = (-1, 0)
 
     def __repr__(self) -> str:
         return f"HiddenWork({self._index}, {self._client}, <redacted>)"
@@ -212,10 +214,13 @@ class HiddenWork:
                 continue
             try:
                 check_confirmed(self._roster.members[sender], self.session.run, position, sealed, signature)
-            except IdentityError:
-                continue  # it has not said so
-            values[sender] = client.opened_check(sender, sealed)
-        client.confirm(values)
+                values[sender] = client.opened_check(sender, sealed)
+            except (IdentityError, MessageError):
+                continue  # it has not said so, or has said nothing that could be a check value
+        try:
+            client.confirm(values)
+        except Unconfirmed:
+            return HopResult()  # more of them will come
         return self._go_on()
 
     def _standing(self) -> Standing:
@@ -238,6 +243,8 @@ class HiddenWork:
         answer = client.answer()
         messages: tuple[Message, ...] = ()
         if answer is not None:
+            if ledger.position.order > self._answered:
+                self._answered, self._returns = ledger.position.order, 0
             messages = (HopAnswered(answer.encode(self.session.field)),)
         return HopResult(messages)
 

@@ -80,6 +80,9 @@ class Store(Protocol):
     def owns(self, contribution: bytes) -> bool:
         """Whether a contribution is this store's."""
 
+    def claim_contribution(self, session: Session, contribution: bytes) -> bool:
+        """Note that a contribution serves a session's sharing; False if it has served another, or is too old to."""
+
     def held_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
         """The nonces of the sharings that can be used again, the newest first.
 
@@ -234,6 +237,11 @@ class Workplace:
         own = self._store.owns(contribution) and terms.is_coin(self.index, coin)
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
         session = make_session(self._agreement, terms.rows, terms.nonce, terms.run_nonce, self._device)
+        if terms.fresh and not self._store.claim_contribution(session, contribution):
+            raise Refused(
+                "the coordinator's terms have a contribution of this client that has served another sharing",
+                "coins of then are known already: start the run again in a new folder of the coordinator",
+            )
         verdict = self._store.verdict(session)
         if verdict is not None:
             session = terms.run_session(self._agreement, session, verdict, self._store.claimed_coins(session))

@@ -3,6 +3,7 @@
     FOLDER/store.json                    what this folder is
     FOLDER/lock                          held while a process uses it
     FOLDER/secret                        32 bytes from the operating system, made once, and their SHA-256; may be sealed
+    FOLDER/joined.json                   for which sharing each contribution has served
     FOLDER/SHARING/sharing.json          one folder for each sharing, by its identity
     FOLDER/SHARING/shares.rows .index    shares (share_table.py)
     FOLDER/SHARING/shares.setup          seeds of masks, shares of check values (set_up_file.py)
@@ -71,6 +72,8 @@ _log = logging.getLogger(__name__)
 FORMAT = "dresfl store 3"
 _SECRET = b"dresfl secret 1\n"
 _SALT = 16  # bytes
+_NUMBER = 8  # of them, the first ones: they count
+_JOINED = "joined.json"
 _CLAIM, _VERDICT = "check.claimed", "verdict.json"
 _RECORD = {"tag": str, "index": int, "sharing": str, "nonce": str, "client_rows": list}  # sharing.json
 
@@ -202,8 +205,12 @@ class ShareStore:
         return self._seed.tag()
 
     def contribution(self) -> bytes:
-        """What this client adds to the nonce of a new sharing: its tag, a fresh salt, and a commitment to a coin."""
-        salt = secrets.token_bytes(_SALT)
+        """What this client adds to the nonce of a new sharing: its tag, a fresh salt, and a commitment to a coin.
+
+        The salt begins with a number, larger than that of every salt that has served a sharing.
+        """
+        number = self._joined()[0] + 1
+        salt = number.to_bytes(_NUMBER, "big") + secrets.token_bytes(_SALT - _NUMBER)
         return self.tag + salt + coin_commitment(self._coin(salt))
 
     def coin(self, contribution: bytes) -> bytes:
@@ -216,6 +223,34 @@ class ShareStore:
     def owns(self, contribution: bytes) -> bool:
         """Whether a contribution to a sharing's nonce is this store's: then it deals as it dealt in that sharing."""
         return len(contribution) == 64 and hmac.compare_digest(contribution[:16], self.tag)
+
+    def claim_contribution(self, session: Session, contribution: bytes) -> bool:
+        """Note, for good, that a contribution serves this sharing; False if it is too old to, or has served another.
+
+        Its coin is shown once all shares are dealt. A dealer that knew the coins before it deals could pass its check.
+        """
+        salt = contribution[len(self.tag) : len(self.tag) + _SALT]
+        last, sharings = self._joined()
+        name, number = session.sharing_id.hex(), int.from_bytes(salt[:_NUMBER], "big")
+        if sharings.get(name) == salt.hex():
+            return True
+        if number <= last:
+            return False
+        self._folder(session)
+        kept = {other: noted for other, noted in sharings.items() if (self.folder / other).is_dir()}
+        write_record(self.folder / _JOINED, {"last": number, "sharings": {**kept, name: salt.hex()}})
+        return True
+
+    def _joined(self) -> tuple[int, dict[str, str]]:
+        """The number of the last salt that served a sharing, and the salts of the sharings that are here."""
+        path = self.folder / _JOINED
+        hint = "restore it: without it coins that were shown could serve a second time; or begin with an empty folder"
+        found = read_record(path, hint)
+        if found is None:
+            return 0, {}
+        if type(found.get("last")) is not int or not isinstance(found.get("sharings"), dict):
+            raise StoreError(f"{path} is no list of contributions", hint)
+        return found["last"], found["sharings"]
 
     # -- sharings --------------------------------------------------------------------------------------------
 
@@ -534,7 +569,7 @@ def _enter(folder: Path) -> None:
 
 
 def _is_known(name: str) -> bool:
-    known = ("store.json", "lock", "secret", "flower.json", "transcript", "lost+found")
+    known = ("store.json", _JOINED, "lock", "secret", "flower.json", "transcript", "lost+found")
     return name in known or name.endswith(".part") or _is_identity(name)
 
 

@@ -30,7 +30,7 @@ from dresfl.runtimes.local.hidden import HiddenFederation
 from ..least_squares import batch_places
 from .runs import federation_of, integers_of
 
-INPUTS, WIDTH, CLASSES, BATCH = 12, 40, 3, 8
+INPUTS, WIDTH, CLASSES, BATCH = 12, 200, 3, 8
 LUCK = 1  # of 8 rows of 12 bits one may be guessed: that happens once in 500 attacks, and two rows once in 600,000
 
 
@@ -44,7 +44,7 @@ def black_and_white(count: int = 48, seed: int = 1) -> tuple[Tensor, Tensor]:
 def victims(num_clients: int = 6, *, rounds: int = 3, **settings: object) -> HiddenFederation:
     """A federation over rows in black and white, schedule S2."""
     rows, labels = black_and_white()
-    fixed = {"schedule": "S2", "batch_size": BATCH, "rounds": rounds, **settings}
+    fixed = {"schedule": "S2", "batch_size": BATCH, "rounds": rounds, "learning_rate": 0.01, **settings}
     return federation_of(rows, labels, (INPUTS, WIDTH, CLASSES), num_clients, **fixed)
 
 
@@ -101,9 +101,10 @@ class Shift:
 
 
 def rows_of_outputs(session: Session, outputs: Tensor) -> Tensor:
-    """Rows (B,INPUTS) of zeros and ones from the first layer's outputs (B,WIDTH) under the public weights W_0."""
+    """Rows (B,INPUTS) of zeros and ones that give the first layer's outputs (B,WIDTH) best, under the public W_0."""
     matrix, bias = first_weights(session)
-    return torch.linalg.lstsq(matrix.T, (outputs - bias).T).solution.T.round().clamp(0, 1)
+    every = torch.arange(2**INPUTS).unsqueeze(1) >> torch.arange(INPUTS) & 1  # all rows that there are
+    return every[torch.cdist(outputs, every.double() @ matrix + bias).argmin(1)]
 
 
 def first_weights(session: Session) -> tuple[Tensor, Tensor]:
@@ -124,7 +125,7 @@ def rows_from_squares(session: Session, item: Item, squares: Sequence[int]) -> T
     """Rows (B,INPUTS) from opened squares of units whose weights were shifted: x²Δ² is there or it is not."""
     plan, modulus = session.hidden_plan, session.field.modulus
     mean = plan.num_masks << (item.bits + plan.kappa - 1)
-    sizes = [abs((value - mean + modulus // 2) % modulus - modulus // 2) > modulus // 16 for value in squares]
+    sizes = [abs((value - mean + modulus // 2) % modulus - modulus // 2) > modulus // 8 for value in squares]
     return torch.tensor(sizes, dtype=torch.float32).view(-1, WIDTH)[:, :INPUTS]
 
 

@@ -41,8 +41,9 @@ def steps_read(seen: Seen, view: str) -> list[list[list[int]]]:
     rounds = [[hop.unmasked(n) for n in range(len(seen.session.network.parameters))] for hop in seen.of(-1)]
     if view == "published":
         return rounds
-    pairs = zip(rounds, [rounds[0], *rounds[:-1]], strict=True)
-    return [[[a - b for a, b in zip(*layer, strict=True)] for layer in zip(*pair, strict=True)] for pair in pairs]
+    pairs = zip(rounds[1:], rounds[:-1], strict=True)
+    later = [[[a - b for a, b in zip(*layer, strict=True)] for layer in zip(*pair, strict=True)] for pair in pairs]
+    return [rounds[0], *later]
 
 
 def read_weights(seen: Seen, view: str = "published") -> Tensor:

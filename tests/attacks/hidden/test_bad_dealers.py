@@ -54,33 +54,52 @@ def verdict(federation: HiddenFederation):
     return conclude(session, found).verdict
 
 
+def lopsided(**settings: object) -> HiddenFederation:
+    """Client 0 has nearly all rows, so nearly all rows of a batch are its own."""
+    rows, labels = black_and_white(48)
+    targets = torch.nn.functional.one_hot(labels, SIZES[-1])
+    parts = [range(43), *([43 + i] for i in range(5))]
+    data = [((rows[list(part)] * 16).long(), targets[list(part)]) for part in parts]
+    session = hidden_session(SIZES, (43, 1, 1, 1, 1, 1), rounds=3, batch_size=24, **settings)  # type: ignore[arg-type]
+    return HiddenFederation(session, data)
+
+
 # -- a huge row -----------------------------------------------------------------------------------------------------
 
 
 def test_a_huge_row_reads_weights_off_an_honest_hop() -> None:
-    """Trap 3. Where dealers are trusted and one is not to be trusted: weights of the third round, each exactly."""
-    federation = federation_of(*black_and_white(), SIZES, 6, rounds=4, batch_size=6)
-    session, huge, feature = federation.session, 148, 7
-    batch = session.batch_rows(2)
-    drawn = [
-        set(zip(session.batch_rows(n).dealers.tolist(), session.batch_rows(n).rows.tolist(), strict=True))
-        for n in (0, 1)
-    ]
-    place, dealer, row = next(
-        (b, d, r)
-        for b, (d, r) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True))
-        if not any((d, r) in earlier for earlier in drawn)
-    )
-    for receiver in range(6):
-        add_to_share(federation, receiver, dealer, row, feature, 2**huge)
-    play_to(federation, 2)
-    true = weights_of(federation.clients, (0, 1))[session.network.parameters[0].weight].view(SIZES[:2])[feature]
+    """Trap 3. Where dealers are trusted and one is not to be trusted: hidden weights of the second round, exactly.
+
+    Rows with values M/4, M/16, … in one input show its weights modulo 4, 16, … : the masks are smaller than M/4.
+    """
+    digits, feature = 10, 7
+    federation = lopsided(schedule="S4")
+    session = federation.session
+    before, batch = session.batch_rows(0), session.batch_rows(1)
+    used = set(zip(before.dealers.tolist(), before.rows.tolist(), strict=True))
+    chosen: dict[int, int] = {}  # row -> its place in the batch
+    for place, (dealer, row) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)):
+        if dealer == 0 and (0, row) not in used:
+            chosen[row] = place
+    rows = sorted(chosen)[:digits]
+    assert len(rows) == digits
+    modulus = session.field.modulus
+    for digit, row in enumerate(rows, 1):
+        for receiver in range(6):
+            add_to_share(federation, receiver, 0, row, feature, modulus >> 2 * digit)
+    play_to(federation, 1)
+    true = weights_of(federation.clients, (0, 1))[: SIZES[0] * SIZES[1]].view(SIZES[:2])[feature]
     assert not true.equal(session.hidden_plan.initial_weights(session.stream)[: 12 * 24].view(12, 24)[feature].double())
     hop = federation.ledger.current
     values = integers_of(session, hop, federation.collect().published)[0]
     mean = session.hidden_plan.num_masks << (hop.items[0].bits + session.hidden_plan.kappa - 1)
-    read = [round((value - mean) / 2**huge) for value in values[place * 24 : (place + 1) * 24]]
-    assert torch.tensor(read).double().equal(true)
+    read = [0] * SIZES[1]
+    for digit, row in enumerate(rows, 1):  # W/4^j modulo 1, of which all but two bits are known
+        for unit in range(SIZES[1]):
+            value = values[chosen[row] * SIZES[1] + unit] - mean - read[unit] * (modulus >> 2 * digit)
+            read[unit] += (4 * (value % modulus) + modulus // 2) // modulus % 4 << 2 * (digit - 1)
+    signed = [(value + 2 ** (2 * digits - 1)) % 2 ** (2 * digits) - 2 ** (2 * digits - 1) for value in read]
+    assert torch.tensor(signed).double().equal(true)
 
 
 @pytest.mark.parametrize("size", [2, 2**20, 2**148])
@@ -99,13 +118,8 @@ def test_range_proofs_exclude_the_dealer_of_a_huge_row(size) -> None:
 
 
 def off_the_polynomial(victim: int, **settings: object) -> HiddenFederation:
-    """Client 0 has nearly all rows. The share of its row b that it deals to one victim is wrong by 1 in input b."""
-    rows, labels = black_and_white(48)
-    targets = torch.nn.functional.one_hot(labels, SIZES[-1])
-    parts = [range(43), *([43 + i] for i in range(5))]
-    data = [((rows[list(part)] * 16).long(), targets[list(part)]) for part in parts]
-    session = hidden_session(SIZES, (43, 1, 1, 1, 1, 1), rounds=3, batch_size=24, schedule="S2", **settings)
-    federation = HiddenFederation(session, data)
+    """The share of client 0's row b that it deals to one victim is wrong by 1 in input b."""
+    federation = lopsided(schedule="S2", **settings)
     for row in range(43):
         add_to_share(federation, victim, 0, row, row % SIZES[0], 1)
     return federation

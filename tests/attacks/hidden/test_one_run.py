@@ -12,10 +12,12 @@ from torch import Tensor
 
 from dresfl.errors import MessageError
 from dresfl.field import ResidueSystem, unpacked
+from dresfl.masking.hidden_masks import mask_sum
 from dresfl.protocol import Session
 from dresfl.protocol.hidden.answers import HopAnswer, pad_key, pad_label
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.coded_rows import TableRows
+from dresfl.protocol.hidden.ledger import Ledger, run_digest
 from dresfl.protocol.hidden.opening import HopOpening
 from dresfl.protocol.hidden.published import opened_integers
 from dresfl.protocol.hidden.seeds import RunSeeds
@@ -34,6 +36,7 @@ from .cheating import (
     integers_read,
     opened_anyway,
     recovered,
+    rows_of_outputs,
     tell,
     victims,
     with_integers,
@@ -138,6 +141,66 @@ def test_two_clients_with_another_batch(monkeypatch) -> None:
     assert rows_of_another_batch(victims(num_clients=7)) == 2 * BATCH
 
 
+def test_every_part_of_a_run_is_in_every_label() -> None:
+    """Rule 1: roster, sharing, dealers, agreement, terms; chain, round, hop, item, purpose."""
+    parts = [bytes([n]) * 32 for n in range(4)]
+    digests = {run_digest(parts[0], parts[1], (), (), parts[2], parts[3])}
+    for place in range(4):
+        changed = [bytes([9]) * 32 if n == place else part for n, part in enumerate(parts)]
+        digests.add(run_digest(changed[0], changed[1], (), (), changed[2], changed[3]))
+    for verdict in (((1,), ()), ((), (1,)), ((1, 2), ())):
+        digests.add(run_digest(parts[0], parts[1], *verdict, parts[2], parts[3]))
+    assert len(digests) == 8
+    plan = victims().session.hidden_plan
+    labels = {Ledger(plan, run).label(b"high", 0) for run in digests}
+    ledger = Ledger(plan, parts[0])
+    labels |= {ledger.label(purpose, item) for purpose in (b"high", b"low", b"pad") for item in (0, 1)}
+    for published in (b"one", b"other"):
+        moved = Ledger(plan, parts[0])
+        moved.advance(published)
+        labels.add(moved.label(b"high", 0))
+    ledger.hop = 1
+    labels.add(ledger.label(b"high", 0))
+    ledger.round_number, ledger.hop = 1, 0
+    labels.add(ledger.label(b"high", 0))
+    assert len(labels) == 8 + 6 + 2 + 2
+
+
+# -- later ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of_an_old_round(federation: HiddenFederation) -> int:
+    """The attack: what was published in the first hop is kept. Five rounds later T + 1 clients are taken over."""
+    session, ledger = federation.session, federation.ledger
+    hop, (high, low) = ledger.current, (ledger.label(purpose, 0) for purpose in (b"high", b"low"))
+    item = hop.items[0]
+    assert item.shift is not None
+    values = integers_of(session, hop, federation.play_hop().published)[0]
+    while ledger.round_number < 5:
+        federation.play_hop()
+    taken = [federation.clients[i]._seeds._rounds for i in (0, 1)]  # all that is still there
+    best = 0
+    for kept in set(taken[0]) & set(taken[1]):
+        seeds = [taken[1 if number == 0 else 0][kept][number] for number in session.hidden_families.mask_seeds]
+        (big,), (small,) = (
+            mask_sum(seeds, label, bits, item.count, 1)
+            for label, bits in ((high, session.hidden_plan.mask_bits(item)), (low, item.shift))
+        )
+        bare = [u - (h << item.shift) - x for u, h, x in zip(values, big, small, strict=True)]
+        scale = 2.0 ** (session.network.input_bits + session.network.weight_bits)
+        outputs = torch.tensor([float(z) for z in bare], dtype=torch.float64).view(BATCH, WIDTH) / scale
+        best = max(best, recovered(rows_of_outputs(session, outputs.clamp(-1e6, 1e6)), batch(session)))
+    return best
+
+
+def test_clients_that_are_taken_over_later(monkeypatch) -> None:
+    """Rule 13: seeds move on with every round, and old ones are forgotten."""
+    settings = {"schedule": "S4", "rounds": 6, "num_clients": 5, "honest_clients": True}
+    assert rows_of_an_old_round(victims(**settings)) <= LUCK
+    weakened.seeds_that_never_change(monkeypatch)
+    assert rows_of_an_old_round(victims(**settings)) == BATCH
+
+
 # -- the start ------------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +299,7 @@ def test_final_weights_are_no_answer_to_another_hop() -> None:
         for item in hop.items
         if item.shift is None
     ]
-    assert {name for _, name in clear} == {"norm quotient", "error quotient"}
+    assert all(name.endswith(" quotient") for _, name in clear)
     assert [item.name for item in plan.hops(plan.rounds)[0].items] == ["weights"]
     client = federation.clients[0]
     with pytest.raises(MessageError):

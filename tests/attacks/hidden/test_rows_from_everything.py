@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dresfl.protocol.hidden.plan import HiddenPlan
 
-from ..least_squares import Prior, batch_places, error, found, rows_from_gradients
+from ..least_squares import Prior, batch_places, error, found, rows_from_gradients, sample
 from ..runs import digits_rows, random_rows
 from ..test_rows_from_sums import rounded
-from ..test_rows_from_weights import public_digits
+from ..test_rows_from_weights import public_digits, shown_digits
 from .parser import Views, read_gradients, read_outputs, rows_from_outputs
 from .runs import Seen, federation_of, record, without_masks
 
@@ -35,8 +35,10 @@ def fitted(
     seen: Seen, weights: Tensor, gradients: Tensor, noise: Tensor, targets: Tensor, prior: Prior, **settings: float
 ) -> Tensor:
     places = batch_places(seen.session, torch.arange(len(weights)))
-    data = weights.float(), gradients.float(), noise.float().clamp_min(1e-6), places, targets, prior
-    return rows_from_gradients(seen.session.network, *data, **settings)[0]  # type: ignore[arg-type]
+    data = weights.float(), gradients.float(), noise.float().clamp_min(1e-3), places, targets, prior
+    rows = rows_from_gradients(seen.session.network, *data, **settings)[0]  # type: ignore[arg-type]
+    assert rows.isfinite().all()  # an attack that fails for its arithmetic shows nothing
+    return rows
 
 
 def rows_from_first_layer(seen: Seen, prior: Prior) -> Tensor:
@@ -97,7 +99,7 @@ def test_nothing_is_in_the_clear_but_quotients_and_the_end(small) -> None:
     for hop in hidden.hops:
         for item, values in zip(hop.hop.items, hop.values, strict=True):
             if item.shift is None and hop.round_number < plan.rounds:
-                assert item.name in ("norm quotient", "error quotient")
+                assert item.name.endswith(" quotient")
                 assert len(values) == 1
                 assert abs(values[0]) < 2**10
             elif item.shift is not None:
@@ -107,7 +109,7 @@ def test_nothing_is_in_the_clear_but_quotients_and_the_end(small) -> None:
 
 # -- full -------------------------------------------------------------------------------------------------------------
 
-FULL = {"epochs": 200, "learning_rate": 0.008, "together": 20}
+FULL = {"epochs": 300, "learning_rate": 0.008, "together": 20}
 BRIEF = {"epochs": 40, "learning_rate": 0.008, "together": 20}
 SETTING = "digits, 6 clients, 1,437 rows, 64-32-10, 300 rounds of the real protocol; labels known"
 
@@ -133,6 +135,8 @@ def compare(report, attack: str, true: Tensor, prior: Prior, hidden: dict[str, T
         control_found=found(bare, true),
         control_error=error(bare, true),
         views=views,
+        sample=sample(shown_digits(), hidden[best], true),
+        control_sample=sample(shown_digits(), bare, true),
     )
     assert found(bare, true) >= 0.9
     assert max(views.values()) <= found(prior.mean, true) + 0.01

@@ -126,12 +126,18 @@ def answers_without_a_check_value(patch: pytest.MonkeyPatch) -> None:
 
 def no_guards(patch: pytest.MonkeyPatch) -> None:
     """Trap 11: nobody looks at the guards' quotients."""
-    patch.setattr(Guard, "check", lambda self, name, opened: None)
+    patch.setattr(Guard, "check", lambda self, opened, summed=1: None)
 
 
 def seeds_of_every_run(patch: pytest.MonkeyPatch) -> None:
     """Trap 6: all runs on one sharing use the same seeds."""
     patch.setattr(RunSeeds, "begin", classmethod(lambda cls, dealt, run: cls(dealt)))
+
+
+def seeds_that_never_change(patch: pytest.MonkeyPatch) -> None:
+    """Rule 13: the seeds of a round are those of the rounds before."""
+    patch.setattr(RunSeeds, "of", lambda self, round_number: self._rounds[0])
+    patch.setattr(RunSeeds, "forget", lambda self, round_number: None)
 
 
 def no_signatures(patch: pytest.MonkeyPatch) -> None:

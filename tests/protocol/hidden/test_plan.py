@@ -189,9 +189,12 @@ def test_optimisers_that_need_the_gradient_are_refused_by_name(optimizer, wanted
 
 def test_a_rate_that_the_plan_cannot_vouch_for_is_refused():
     with pytest.raises(UsageError) as refused:
-        plan_of(optimizer=Optimizer("momentum", 0.2))
+        plan_of(optimizer=Optimizer("momentum", 0.11))
     assert refused.value.hint == "use a learning rate of at most 0.102, or schedule S2"
-    assert plan_of(optimizer=Optimizer("momentum", 0.2), schedule="S2").largest_rate > 0.4
+    assert plan_of(optimizer=Optimizer("momentum", 0.11), schedule="S2").largest_rate > 0.12
+    with pytest.raises(UsageError) as refused:
+        plan_of(optimizer=Optimizer("momentum", 0.5))
+    assert refused.value.hint == "use a learning rate of at most 0.102"
 
 
 def test_a_large_rate_costs_a_prime_where_the_guards_look_late():

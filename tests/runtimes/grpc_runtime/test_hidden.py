@@ -35,7 +35,7 @@ def test_one_client_dies_and_the_coordinator_is_restarted(tmp_path: Path) -> Non
     """One of five leaves for good in the middle; then the coordinator stops, and goes on in a new process."""
 
     async def run() -> tuple[Network, str]:
-        network = Network(Consortium(tmp_path, clients=5, rounds=6, hidden=TWICE), RoundTiming(deadline=60.0))
+        network = Network(Consortium(tmp_path, clients=5, rounds=6, hidden=TWICE), RoundTiming(deadline=2.0))
         pause = network.pause_after(1)
         coordinator = await network.start_coordinator()
         clients = network.start_clients()

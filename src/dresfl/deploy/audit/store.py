@@ -58,6 +58,7 @@ def audit_store(folder: Path, config: Path | None) -> Audit:
     else:
         agreement = load_agreement(own, Roster.load(Path(own.keys.roster), own.keys.roster_sha256))
         describe(audit, agreement)
+    look(audit, folder / "joined.json", read_record)
     _secret(audit, folder / "secret", key)
     for place in sorted(path for path in folder.iterdir() if path.is_dir() and len(path.name) == 32):
         audit.sharings.append(_sharing(audit, place, agreement, key))

@@ -97,9 +97,8 @@ class HiddenClient:
         self._model: Tensor | None = None
         self._check: Tensor | None = None  # (M,2S): d of hops that open shards, and of those that open sums
         self._own: Tensor | None = None  # (M,S'): d of the last hop, for the other clients
-        tries = self._plan.num_hops * max(1, session.num_clients // session.recovery_threshold)
-        self._repetitions = repetitions(self._field.moduli, tries, confirmed=False)
-        self._confirmations = repetitions(self._field.moduli, tries, confirmed=True)
+        self._repetitions = repetitions(self._field.moduli, self._plan.tries, confirmed=False)
+        self._confirmations = repetitions(self._field.moduli, self._plan.tries, confirmed=True)
         self._is_confirmed = False  # the hop before, by check C
         self._may_tell = False  # whether the other clients may hear it
         self._hidden: _HiddenHop | None = None

@@ -53,8 +53,8 @@ ERROR_LIMIT = 16.0
 
 # The largest learning rate, times the number of inputs, for which runs that diverge were all stopped in time, by
 # schedule and number of activations (docs/results/hidden-guards.md). With S4 and two or more activations, the guards
-# look late: above the second figure, products get 24 more bits, which is one prime.
-_VOUCHED = {"S2": (320.0, 320.0, 320.0), "S4": (128.0, 100.0, 80.0)}
+# look late: above `_PLAIN`, products get 24 more bits, which is one prime.
+_VOUCHED = {"S2": (96.0, 96.0, 96.0), "S4": (96.0, 96.0, 80.0)}
 _PLAIN = 16.0
 _MORE = 24
 
@@ -140,6 +140,11 @@ class HiddenPlan:
     def answers_needed(self) -> int:
         """R, or R + max(T, 2A) where clients may lie."""
         return _answers_needed(self.parameters, self.settings, self.degree)
+
+    @property
+    def tries(self) -> int:
+        """How many false hops a run gives room for: its hops, times the groups of clients that could be told others."""
+        return self.num_hops * max(1, self.parameters.num_clients // self.recovery_threshold)
 
     @property
     def modulus_bits(self) -> float:

@@ -133,7 +133,7 @@ class SecurityTerms:
 def security_terms(plan: HiddenPlan, *, num_seeds: int, ranges: float = math.inf) -> SecurityTerms:
     """The terms of a run. num_seeds: all seeds of the sharing. ranges: of its range proof (`false_ranges`)."""
     parameters, settings, modulus = plan.parameters, plan.settings, min(plan.moduli)
-    tries = plan.num_hops * max(1, parameters.num_clients // plan.recovery_threshold)
+    tries = plan.tries
     rounds = [plan.hops(number) for number in range(plan.rounds)]
     labels = sum(2 * len(hop.items) + _COMMON_USES for hops in rounds for hop in hops)
     deviating = min(

@@ -59,6 +59,12 @@ class HiddenSettings:
                 "a validation needs both validation_every and validation_share",
                 "for example validation_every = 100 and validation_share = 0.1, or leave out both",
             )
+        if self.honest_clients and self.check == "C":
+            raise UsageError(
+                'honest_clients = true and check = "C" contradict each other: check C takes some clients for liars and '
+                "asks more of them to confirm a hop than honest clients need to answer it",
+                'leave out honest_clients, or use check = "A"',
+            )
         if self.patience and not self.validation_every:
             raise UsageError("patience needs validation losses", "set validation_every and validation_share")
         if self.trial and not self.validation_every:

@@ -528,8 +528,8 @@ class ShareStore:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700)
                 sync_folder(self.folder)
-            for part in folder.glob(".*.part"):  # of a write that a crash cut short
-                part.unlink()
+            for part in folder.glob(".*.part"):  # of a write that a crash cut short: there may be seeds in it
+                erase_file(part)
         return folder
 
 

@@ -26,6 +26,7 @@ from dresfl.protocol import (
     final_sum,
     held_set_ups,
 )
+from dresfl.protocol.hidden.published import opened_digest
 from dresfl.sealing import Identity, Roster
 
 from .actions import (
@@ -52,7 +53,7 @@ from .actions import (
 from .agreement import Agreement, make_session
 from .attesting import attest, judge_attested
 from .hidden_work import HiddenRun, HiddenWork, begun_run
-from .messages import Attestations, Attested, Checked
+from .messages import Attestations, Attested, Checked, Counted
 from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Judgement, Membership
@@ -218,7 +219,7 @@ class Workplace:
                 self._end_run(work.final)
                 return None
             case DealCounts():
-                return self._sum_work.deal(self._counts(work.final))
+                return self._deal_counts(work)
             case SignDealers():
                 return self._sum_work.sign(work.proposed)
             case AddDealt():
@@ -335,16 +336,30 @@ class Workplace:
 
     # -- the sum at the end ----------------------------------------------------------------------------------
 
+    def _deal_counts(self, work: DealCounts) -> Counted:
+        """Count, and share the counts, in the sum that is of this model."""
+        session, weights = self._member[0], work.final.weights
+        self._summing = self._sum_of(work.opened or opened_digest(session, weights))
+        return self._summing.deal(self._counts(work.final))
+
     @property
     def _sum_work(self) -> SumWork:
-        """This client's part of the sum that the agreement has at the end of a run."""
+        """This client's part of the sum at the end of a run, in which it has dealt: perhaps in an earlier process."""
         if self._summing is None:
-            session, plan = self._member[0], final_sum(self._member[0])
-            if plan is None:
-                raise MessageError("no sum is agreed on")
-            secret, notes = self._store.secret(session), self._store.sum_notes(session)
-            self._summing = SumWork(plan, self.index, self._identity, self._roster, secret, notes)
+            session = self._member[0]
+            noted = self._store.sum_notes(session).sums().get(session.session_id)
+            if noted is None:
+                raise MessageError("this client has not counted yet")
+            self._summing = self._sum_of(noted.model)
         return self._summing
+
+    def _sum_of(self, model: bytes) -> SumWork:
+        session = self._member[0]
+        plan = final_sum(session, model)
+        if plan is None:
+            raise MessageError("no sum is agreed on")
+        secret, notes = self._store.secret(session), self._store.sum_notes(session)
+        return SumWork(plan, self.index, self._identity, self._roster, secret, notes)
 
     def _counts(self, final_task: Task) -> Tensor:
         session = self._member[0]

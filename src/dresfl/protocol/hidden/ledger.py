@@ -117,6 +117,7 @@ class Ledger:
         self.losses: tuple[int, ...] = ()
         self.after_total = False  # whether the hop before opened sums alone
         self.final = False  # the next hop opens the final weights
+        self.opened = bytes(DIGEST)  # SHA-256 of what opened them; zeros: nothing has
         self.ended = False
 
     @property
@@ -175,13 +176,13 @@ class Ledger:
         self.after_total = hop.total
         self.hop += 1
         if self.hop == len(self.hops):
-            self._end_round()
+            self._end_round(digest)
 
-    def _end_round(self) -> None:
+    def _end_round(self, digest: bytes) -> None:
         self.round_number += 1
         self.hop = 0
         if self.final:
-            self.ended = True
+            self.ended, self.opened = True, digest
         elif self.round_number == self.plan.rounds or self.plan.stops(self.losses):
             self.final = True
             self.ended = self.plan.settings.trial  # a trial opens losses alone

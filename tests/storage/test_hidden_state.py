@@ -374,3 +374,39 @@ def test_files_with_seeds_that_are_replaced_or_left_by_a_crash_are_overwritten(t
         store.table(session, INDEX)
     assert not part.exists()
     assert not any((tmp_path / "left").read_bytes())
+
+
+@pytest.mark.parametrize("loss", ["forget", "index", "set-up"])
+def test_shares_that_are_lost_with_their_digests_after_the_check_are_not_dealt_again(tmp_path, loss):
+    """The verdict is on those that were checked. A dealer and the coordinator could put others in their place."""
+    session = session_of(b"run")
+    folder = tmp_path / "s" / session.sharing_id.hex()
+    with open_store(tmp_path / "s") as store:
+        filled(store, session)
+        store.keep_verdict(session, Verdict())
+    with open_store(tmp_path / "s") as store:
+        assert store.table(session, INDEX)[0].complete
+        if loss == "forget":
+            store.forget(session.sharing_id.hex())
+    if loss == "index":
+        data = bytearray((folder / "shares.index").read_bytes())
+        data[3] ^= 1
+        (folder / "shares.index").write_bytes(data)
+    elif loss == "set-up":
+        (folder / "shares.setup").unlink()
+    for _ in range(2):
+        with open_store(tmp_path / "s") as store, pytest.raises(Refused, match="would be unchecked"):
+            store.table(session, INDEX)
+
+
+def test_rows_that_are_damaged_after_the_check_are_fetched_again(tmp_path):
+    session = session_of(b"run")
+    with open_store(tmp_path / "s") as store:
+        filled(store, session)
+        store.keep_verdict(session, Verdict())
+    path = tmp_path / "s" / session.sharing_id.hex() / "shares.rows"
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    with open_store(tmp_path / "s") as store:
+        table, damage = store.table(session, INDEX)
+        assert damage
+        assert not table.complete

@@ -333,7 +333,24 @@ class ShareStore:
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         self._erase_dealt_seeds(session)  # again, if a crash came in between
+        self._check_known(folder, table, index)
         return table, table.damage
+
+    def _check_known(self, folder: Path, table: DiskTable, index: int) -> None:
+        """In the hidden mode, refuse to be dealt shares after the check of the dealers that nothing is known of.
+
+        They were not checked, and a single answer on rows off the polynomial gives the weights away. A client that
+        deviates answers nothing.
+        """
+        verdict = None if self._allowance is None else self._read_verdict(folder)
+        if verdict is None or index in verdict.deviating or table.is_known:
+            return
+        self._tables = {key: other for key, other in self._tables.items() if other is not table}
+        table.close(flush=False)
+        raise Refused(
+            f"{folder} has lost shares, and their digests, since the dealers were checked: others would be unchecked",
+            "restore the folder from a copy, or begin a new run in a new folder of the coordinator, which shares anew",
+        )
 
     def _check_new(self, new: Path) -> None:
         """In the hidden mode, refuse a new sharing after runs on earlier ones, unless the operator allows it."""

@@ -16,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from reference.hidden import Array, Chain, Expansion, Families, HiddenClient, Plan, run_digest
+from reference.masks import common_coins
 from reference.spec import Invalid, joined, label, mask, read, sha256, sharing_text
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,8 @@ def test_identities(name: str) -> None:
     text["opening"], text["hidden"] = [plan.R, plan.A], [plan.d, plan.Td]
     sharing = sha256(json.dumps(text, sort_keys=True).encode())
     assert sharing.hex() == run["sharing_digest"]
-    found = run_digest(agreement["roster"], sharing, run["agreement"].encode(), terms)
+    coins = common_coins([bytes.fromhex(coin) for coin in run["coins"]])
+    found = run_digest(agreement["roster"], sharing, run["agreement"].encode(), terms, coins)
     assert found.hex() == run["run_digest"]
     chosen = {"schedule": f"S{plan.d}", "mask_degree": plan.Td}
     chosen |= {"weight_bits": plan.lw, "value_bits": plan.f, "error_bits": plan.fe}

@@ -224,6 +224,10 @@ class MemoryStore:
         kept.coins = kept.coins or coins
         return kept.coins == coins
 
+    def claimed_coins(self, session: Session) -> bytes:
+        kept = self._disk.sharings.get(session.sharing_id)
+        return (kept and kept.coins) or bytes(32)
+
     def verdict(self, session: Session) -> Verdict | None:
         kept = self._disk.sharings.get(session.sharing_id)
         return kept and kept.verdict

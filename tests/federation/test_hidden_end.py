@@ -48,6 +48,12 @@ def test_an_undisturbed_run_ends_with_the_totals_of_all(trusted, totals):
     assert found.values[1] == sum(len(inputs) for inputs, _ in setting.rows)
 
 
+def test_a_model_for_clients_alone_is_counted_on_without_the_coordinator_knowing_it():
+    world, outcome = played(3, hidden(5, trusted_dealers=True, model_for="clients"), **QUIET)
+    assert outcome == "exact"
+    assert world.totals.values == counted(world, range(5))
+
+
 @pytest.mark.parametrize("chunk", range(3))
 def test_schedules_with_faults_end_with_true_totals_or_none(chunk):
     """Whoever is missing, crashes or comes late: the model is exact, and totals are those of the set they name."""

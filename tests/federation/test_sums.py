@@ -1,5 +1,6 @@
 """A sum over clients, played: exact with clients missing, never two sets of dealers, nothing without a quorum."""
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -384,3 +385,19 @@ def test_totals_of_another_sum_are_refused():
         with pytest.raises(MessageError, match="another sum"):
             world.clients[0].totals(message)
     assert world.clients[0].totals(TotalsOf(world.plan.sum_id, (), ())) is None
+
+
+def test_counts_on_another_model_are_not_added():
+    """The coordinator tells client 0 another model than all others: nobody opens its shares, and it opens none."""
+    world = World()
+    other = dataclasses.replace(world.plan, model=b"m" * 32)
+    tricked = SumWork(other, 0, world.identities[0], world.roster, world.secrets[0], world.notes[0])
+    honest = [world.clients[i].deal(world.vectors[i]) for i in range(1, 5)]
+    dealt = [tricked.deal(world.vectors[0]), *honest]
+    shares = [tuple((d, counted.sealed[r][1]) for d, counted in enumerate(dealt)) for r in range(5)]
+    with pytest.raises(MessageError, match="another sum"):
+        tricked.sign(DealersOf(world.plan.sum_id, (0, 1, 2, 3, 4), shares[0]))
+    for work, plan, own in ((tricked, other, shares[0]), (world.clients[1], world.plan, shares[1])):
+        with pytest.raises(MessageError):
+            work.sign(DealersOf(plan.sum_id, (0, 1, 2, 3, 4), own))
+    assert world.clients[1].sign(DealersOf(world.plan.sum_id, (1, 2, 3, 4), shares[1][1:]))

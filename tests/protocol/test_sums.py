@@ -154,3 +154,4 @@ def test_a_client_counts_what_its_model_says():
     assert [plan.count for plan in plans] == [2, 11]
     assert [plan.most for plan in plans] == [99, 99]
     assert plans[0].digest != plans[1].digest
+    assert accuracy_plan(session, b"m" * 32).digest != plans[0].digest

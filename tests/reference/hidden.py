@@ -642,6 +642,7 @@ def run_digest(
     sharing: bytes,
     agreement: bytes,
     terms: bytes,
+    coins: bytes,
     excluded: tuple[int, ...] = (),
     deviating: tuple[int, ...] = (),
 ) -> bytes:
@@ -652,6 +653,7 @@ def run_digest(
         "sharing digest": sharing,
         "agreement digest": sha256(agreement),
         "terms digest": sha256(joined("terms digest", {"terms": terms})),
+        "coins": coins,
         "number of excluded dealers u16": struct.pack("<H", len(excluded)),
         "excluded dealers, u16 each": b"".join(struct.pack("<H", dealer) for dealer in excluded),
         "number of deviating clients u16": struct.pack("<H", len(deviating)),

@@ -1,6 +1,7 @@
 """A client's disk in the hidden mode: hops go forwards only, runs are counted, seeds are replaced and erased."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -347,3 +348,65 @@ def test_all_slices_are_there(tmp_path):
         assert fetch(session, dealers(session, store.secret(session), INDEX), client, table) == all_slices(session)
         with pytest.raises(MessageError, match="other set-up values"):
             client.receive_set_up(0, bytes(len(table.set_up(0))))
+
+
+def test_files_with_seeds_that_are_replaced_or_left_by_a_crash_are_overwritten(tmp_path):
+    session, kept = session_of(b"run"), tmp_path / "kept"
+    with open_store(tmp_path / "s") as store:
+        _, table = filled(store, session)
+        path = next((tmp_path / "s").rglob("shares.setup"))
+        values = [table.set_up(dealer) for dealer in range(5)]
+    path.unlink()
+    with open_store(tmp_path / "s") as store:
+        table, _ = store.table(session, INDEX)
+        table.put_set_up(0, values[0])
+        table.flush()
+        os.link(path, kept)  # the blocks of the file that is replaced
+        assert values[0] in kept.read_bytes()
+        table.put_set_up(1, values[1])
+        table.flush()
+        assert values[1] in path.read_bytes()
+        assert not any(kept.read_bytes())
+    part = path.with_name(".shares.setup.part")
+    part.write_bytes(values[0])
+    os.link(part, tmp_path / "left")
+    with open_store(tmp_path / "s") as store:
+        store.table(session, INDEX)
+    assert not part.exists()
+    assert not any((tmp_path / "left").read_bytes())
+
+
+@pytest.mark.parametrize("loss", ["forget", "index", "set-up"])
+def test_shares_that_are_lost_with_their_digests_after_the_check_are_not_dealt_again(tmp_path, loss):
+    """The verdict is on those that were checked. A dealer and the coordinator could put others in their place."""
+    session = session_of(b"run")
+    folder = tmp_path / "s" / session.sharing_id.hex()
+    with open_store(tmp_path / "s") as store:
+        filled(store, session)
+        store.keep_verdict(session, Verdict())
+    with open_store(tmp_path / "s") as store:
+        assert store.table(session, INDEX)[0].complete
+        if loss == "forget":
+            store.forget(session.sharing_id.hex())
+    if loss == "index":
+        data = bytearray((folder / "shares.index").read_bytes())
+        data[3] ^= 1
+        (folder / "shares.index").write_bytes(data)
+    elif loss == "set-up":
+        (folder / "shares.setup").unlink()
+    for _ in range(2):
+        with open_store(tmp_path / "s") as store, pytest.raises(Refused, match="would be unchecked"):
+            store.table(session, INDEX)
+
+
+def test_rows_that_are_damaged_after_the_check_are_fetched_again(tmp_path):
+    session = session_of(b"run")
+    with open_store(tmp_path / "s") as store:
+        filled(store, session)
+        store.keep_verdict(session, Verdict())
+    path = tmp_path / "s" / session.sharing_id.hex() / "shares.rows"
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    with open_store(tmp_path / "s") as store:
+        table, damage = store.table(session, INDEX)
+        assert damage
+        assert not table.complete

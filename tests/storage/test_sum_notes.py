@@ -10,7 +10,7 @@ from dresfl.storage.sum_notes import SUMS, SumFile
 
 def test_what_is_noted_is_found_by_the_next_process(tmp_path):
     assert SumFile(tmp_path).sums() == {}
-    first, second = NotedSum(b"p" * 32, b"v" * 32), NotedSum(b"q" * 32, b"", (0, 2, 5))
+    first, second = NotedSum(b"p" * 32, b"v" * 32), NotedSum(b"q" * 32, b"", (0, 2, 5), b"m" * 32)
     SumFile(tmp_path).note_sum(bytes(16), first)
     SumFile(tmp_path).note_sum(b"1" * 16, second)
     assert SumFile(tmp_path).sums() == {bytes(16): first, b"1" * 16: second}
@@ -19,7 +19,9 @@ def test_what_is_noted_is_found_by_the_next_process(tmp_path):
     assert SumFile(tmp_path).sums()[bytes(16)] == signed
 
 
-@pytest.mark.parametrize("entry", [["00", "00"], ["00", "zz", [1]], ["00", "00", ["1"]], 7, ["00", "00", [True]]])
+@pytest.mark.parametrize(
+    "entry", [["00", "00", []], ["00", "zz", [1], ""], ["00", "00", ["1"], ""], 7, ["00", "00", [True], ""]]
+)
 def test_damaged_notes_are_refused(tmp_path, entry):
     file = SumFile(tmp_path)
     file.note_sum(bytes(16), NotedSum(b"p" * 32))

@@ -297,6 +297,7 @@ class DealCounts(Work):
     """Count on the own rows what the final weights get right, and share the counts."""
 
     final: Task
+    opened: bytes = b""  # as in `EndRun`
 
 
 @final
@@ -321,3 +322,4 @@ class EndRun(Work):
     """Keep the final weights, if there are any, and note that the run has ended."""
 
     final: Task | None
+    opened: bytes = b""  # SHA-256 of what the last hop published; empty: this client has not seen it

@@ -550,7 +550,7 @@ class Coordinator:
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
-        plan = final_sum(self._settled.session)
+        plan = final_sum(self._settled.session, self._settled.rounds.opened)
         if plan is not None:
             self._sum = SumOpening(plan, self._roster, self._settings.timing.deadline)
             self._sum.begin(now)

@@ -34,6 +34,7 @@ class HopResult:
     messages: tuple[Message, ...] = ()
     ended: bool = False
     final: Task | None = None
+    opened: bytes = b""  # SHA-256 of what opened the model
 
 
 @final
@@ -92,7 +93,7 @@ class HiddenAnswering(Answering):
                 self._note_answer(message)
             actions.append(SendToCoordinator(message))
         if result.ended:
-            return [*actions, EndRun(result.final)]
+            return [*actions, EndRun(result.final, result.opened)]
         return actions + self._next()
 
     def _note_answer(self, message: HopAnswered) -> None:

@@ -155,6 +155,10 @@ class HiddenRounds(Rounds):
         return self._ledger.ended
 
     @property
+    def opened(self) -> bytes:
+        return self._ledger.opened
+
+    @property
     def wake_at(self) -> float | None:
         release = None if self._confirming is None else self._confirming.release_at
         times = [release, None if self._waiting is None else self._waiting.until]

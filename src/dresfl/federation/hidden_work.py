@@ -5,6 +5,7 @@ lost, or has met an error, a new one is made from the disk and has to be told wh
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol, final
 
 from torch import Tensor
@@ -188,7 +189,7 @@ class HiddenWork:
         # With check C: what this client said of the last hop may be lost, and others wait for it.
         again = self._confirmation() if client.confirmed else ()
         result = self._go_on()
-        return HopResult((*again, *result.messages), result.ended, result.final)
+        return replace(result, messages=(*again, *result.messages))
 
     def take(self, opened: tuple[Opened, ...]) -> HopResult:
         """Take what hops published, and answer the next one. Hops that are known are left out."""
@@ -237,7 +238,7 @@ class HiddenWork:
         if not client.confirmed:
             return HopResult(self._confirmation())
         if ledger.ended:
-            return HopResult(ended=True, final=self._final())
+            return HopResult(ended=True, final=self._final(), opened=ledger.opened)
         if ledger.final and client.holds_check:
             self.run.claim_model()
         answer = client.answer()

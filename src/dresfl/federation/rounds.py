@@ -103,6 +103,11 @@ class Rounds(ABC):
         """Whether all of them are over: from then on `final` is asked for, and nothing else."""
 
     @property
+    def opened(self) -> bytes:
+        """SHA-256 of what opened the model, by which a sum at the end names it; zeros where nothing did."""
+        return bytes(32)
+
+    @property
     @abstractmethod
     def wake_at(self) -> float | None:
         """When `tick` has to be called at the latest; None: no opening waits for anything."""

@@ -262,7 +262,7 @@ class Site:
                 return [_send(Informed(work.final.round_number))]
             case EndRun():
                 self._over, self._final, self._leave_at = True, work.final, now + _FAREWELL_SECONDS
-                return [_send(Informed(self._agreement.rounds)), *self._count(work.final, now)]
+                return [_send(Informed(self._agreement.rounds)), *self._count(work, now)]
             case DealCounts() | SignDealers() | AddDealt():
                 return self._of_sum(self._summing.worked(work, result), now)
         return self._of_rounds(self._answering.worked(work, result))
@@ -276,13 +276,13 @@ class Site:
         self._pending += [action for action in actions if isinstance(action, Work)]
         return actions
 
-    def _count(self, final_task: Task | None, now: float) -> list[Action]:
+    def _count(self, end: EndRun, now: float) -> list[Action]:
         """After the model: count on the own rows, if totals are agreed on and this client knows of the run."""
-        member = self._member
+        member, final_task = self._member, end.final
         if final_task is None or member is None or final_sum(member.session) is None:
             return []
         self._leave_at = now + _SUM_SECONDS
-        return [self._do(self._summing.begin(final_task))]
+        return [self._do(self._summing.begin(final_task, end.opened))]
 
     def _of_sum(self, actions: list[Action], now: float) -> list[Action]:
         """What the sum asks for. When it is over for this client, it leaves soon."""

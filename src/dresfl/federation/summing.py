@@ -20,10 +20,10 @@ class Summing:
         self.active = False
         self.totals: TotalsOf | None = None  # as the coordinator says
 
-    def begin(self, final_task: Task) -> Work:
+    def begin(self, final_task: Task, opened: bytes) -> Work:
         """This client has the final weights, and counts."""
         self.active = True
-        return DealCounts(final_task)
+        return DealCounts(final_task, opened)
 
     def received(self, message: Message) -> list[Action]:
         """A message has come after the end. What is not of the sum does not matter any more."""

@@ -232,7 +232,7 @@ class SumWork:
 
     def _noted(self) -> NotedSum:
         """What was noted of this sum. Refused if there was another one in this run."""
-        noted = self._notes.sums().get(self._plan.session_id, NotedSum(self._plan.digest))
+        noted = self._notes.sums().get(self._plan.session_id, NotedSum(self._plan.digest, model=self._plan.model))
         if noted.plan != self._plan.digest:
             raise Refused("another sum was taken in this run", "there is one sum in a run")
         return noted

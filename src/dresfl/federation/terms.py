@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import final
 
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused
-from dresfl.protocol import Session, Verdict, coin_commitment
+from dresfl.protocol import Session, Verdict, coin_commitment, common_coins
 from dresfl.protocol.hidden.ledger import run_digest
 
 from .agreement import Agreement, make_session, sharing_nonce
@@ -116,18 +116,25 @@ class Terms:
     def session(self, agreement: Agreement, device: str = "cpu") -> Session:
         """The session of these terms; that of the run, once it is known which dealers are excluded."""
         session = make_session(agreement, self.rows, self.nonce, self.run_nonce, device)
-        return session if self.checked is None else self.run_session(agreement, session, self.checked)
+        if self.checked is None:
+            return session
+        coins = NO_COIN if self.coins is None else common_coins(self.coins)
+        return self.run_session(agreement, session, self.checked, coins)
 
-    def run_session(self, agreement: Agreement, session: Session, verdict: Verdict) -> Session:
+    def run_session(self, agreement: Agreement, session: Session, verdict: Verdict, coins: bytes) -> Session:
         """The session after the check of the dealers: without those that are excluded.
 
-        In the hidden mode it has its run digest, and with it all that differs from run to run.
+        In the hidden mode it has its run digest, and with it all that differs from run to run. coins: the common coins
+        of that check. Clients had committed to them before the coordinator settled the terms, so it cannot try one
+        nonce after the other until it likes W_0 and the batches. They count for the run that follows the check.
         """
         if session.hidden is None:
             return session.without(verdict.excluded) if verdict.excluded else session
         session = session.without(verdict.excluded)
         roster, terms = (hashlib.sha256(part).digest() for part in (agreement.roster.encode(), self.encode()))
-        run = run_digest(roster, session.sharing_digest, verdict.excluded, verdict.deviating, agreement.digest, terms)
+        judged = verdict.excluded, verdict.deviating
+        coins = coins if self.fresh else NO_COIN
+        run = run_digest(roster, session.sharing_digest, *judged, agreement.digest, terms, coins)
         return replace(session, run=run)
 
     def is_coin(self, client: int, coin: bytes) -> bool:

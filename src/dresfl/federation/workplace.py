@@ -26,6 +26,7 @@ from dresfl.protocol import (
     final_sum,
     held_set_ups,
 )
+from dresfl.protocol.hidden.published import opened_digest
 from dresfl.sealing import Identity, Roster
 
 from .actions import (
@@ -52,7 +53,7 @@ from .actions import (
 from .agreement import Agreement, make_session
 from .attesting import attest, judge_attested
 from .hidden_work import HiddenRun, HiddenWork, begun_run
-from .messages import Attestations, Attested, Checked
+from .messages import Attestations, Attested, Checked, Counted
 from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
 from .site import Judgement, Membership
@@ -103,6 +104,9 @@ class Store(Protocol):
 
     def claim_check(self, session: Session, coins: bytes) -> bool:
         """Note that the dealers of a sharing are checked with coins of this digest; False if it was with others."""
+
+    def claimed_coins(self, session: Session) -> bytes:
+        """The digest of the coins that `claim_check` noted; zeros if it noted none."""
 
     def verdict(self, session: Session) -> Verdict | None:
         """What came of the check of a sharing's dealers, if it was kept."""
@@ -215,7 +219,7 @@ class Workplace:
                 self._end_run(work.final)
                 return None
             case DealCounts():
-                return self._sum_work.deal(self._counts(work.final))
+                return self._deal_counts(work)
             case SignDealers():
                 return self._sum_work.sign(work.proposed)
             case AddDealt():
@@ -241,7 +245,7 @@ class Workplace:
             )
         verdict = self._store.verdict(session)
         if verdict is not None:
-            session = terms.run_session(self._agreement, session, verdict)
+            session = terms.run_session(self._agreement, session, verdict, self._store.claimed_coins(session))
         if self._session is None or self._session.session_id != session.session_id:
             self._slices, self._open_work = None, OpenWork(self.index, self._blinded)
         table, damage = self._store.table(session, self.index, look)
@@ -306,7 +310,7 @@ class Workplace:
         verdict = judge_attested(terms, session, self._roster, coins, attestations.attested)
         if not self._store.claim_check(session, common_coins(coins)):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        self._session = terms.run_session(self._agreement, session, verdict)
+        self._session = terms.run_session(self._agreement, session, verdict, common_coins(coins))
         self._store.keep_verdict(self._session, verdict)
         return Judgement(verdict, self._session)
 
@@ -332,16 +336,30 @@ class Workplace:
 
     # -- the sum at the end ----------------------------------------------------------------------------------
 
+    def _deal_counts(self, work: DealCounts) -> Counted:
+        """Count, and share the counts, in the sum that is of this model."""
+        session, weights = self._member[0], work.final.weights
+        self._summing = self._sum_of(work.opened or opened_digest(session, weights))
+        return self._summing.deal(self._counts(work.final))
+
     @property
     def _sum_work(self) -> SumWork:
-        """This client's part of the sum that the agreement has at the end of a run."""
+        """This client's part of the sum at the end of a run, in which it has dealt: perhaps in an earlier process."""
         if self._summing is None:
-            session, plan = self._member[0], final_sum(self._member[0])
-            if plan is None:
-                raise MessageError("no sum is agreed on")
-            secret, notes = self._store.secret(session), self._store.sum_notes(session)
-            self._summing = SumWork(plan, self.index, self._identity, self._roster, secret, notes)
+            session = self._member[0]
+            noted = self._store.sum_notes(session).sums().get(session.session_id)
+            if noted is None:
+                raise MessageError("this client has not counted yet")
+            self._summing = self._sum_of(noted.model)
         return self._summing
+
+    def _sum_of(self, model: bytes) -> SumWork:
+        session = self._member[0]
+        plan = final_sum(session, model)
+        if plan is None:
+            raise MessageError("no sum is agreed on")
+        secret, notes = self._store.secret(session), self._store.sum_notes(session)
+        return SumWork(plan, self.index, self._identity, self._roster, secret, notes)
 
     def _counts(self, final_task: Task) -> Tensor:
         session = self._member[0]

@@ -13,6 +13,10 @@ If two sets had so many signatures, more than T clients would have signed both, 
 does not. So at most one set of dealers is ever added up. It has at least T+2 dealers: T clients together cannot take
 their own vectors away and be left with that of a single one.
 
+**One model.** The digest of a sum names the model, by the hash of what the last hop published. Shares are sealed for
+that digest and sets are signed for it. So a client that was told another model than the others opens none of their
+shares, and they none of its: its counts are never added to those on another model.
+
 **Lies.** A false sum of a receiver, or shares of no polynomial, make sums that do not lie on one polynomial of degree
 T. 2T+1 agreeing ones contain T+1 honest ones, so what they give is what was dealt. A client may always say something
 false of itself: then the total is false, and tells nothing more of the others.
@@ -57,9 +61,10 @@ class SumPlan:
     count: int  # integers in a vector
     most: int  # no |total| is larger, if everybody is honest
     honest_clients: bool = False  # the agreement says that nobody lies
+    model: bytes = bytes(32)  # SHA-256 of what opened the model on which clients count; zeros: of none
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.most < 1 or len(self.session_id) != 16:
+        if self.count < 1 or self.most < 1 or len(self.session_id) != 16 or len(self.model) != 32:
             raise UsageError(f"there is no sum of {self.count} values up to {self.most}")
         if not 1 <= self.max_colluders <= self.num_clients - 2:
             raise UsageError(
@@ -106,7 +111,7 @@ class SumPlan:
     def digest(self) -> bytes:
         """SHA-256 of all of it: what shares, sets and signatures are bound to."""
         sizes = _SIZES.pack(self.num_clients, self.max_colluders, self.count, self.most)
-        return hashlib.sha256(b"dresfl sum" + self.session_id + sizes + self.name.encode()).digest()
+        return hashlib.sha256(b"dresfl sum" + self.session_id + sizes + self.model + self.name.encode()).digest()
 
     @property
     def sum_id(self) -> bytes:
@@ -207,6 +212,7 @@ class NotedSum:
     plan: bytes  # digest of the sum
     vector: bytes = b""  # tag of the vector that it dealt; empty: it has dealt none
     dealers: tuple[int, ...] = ()  # the set that it signed; empty: none so far
+    model: bytes = bytes(32)  # of the sum: a later process makes the plan again
 
 
 class SumNotes(Protocol):
@@ -236,16 +242,19 @@ class MemoryNotes:
 # -- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def final_sum(session: Session) -> SumPlan | None:
-    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is."""
+def final_sum(session: Session, model: bytes = bytes(32)) -> SumPlan | None:
+    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is.
+
+    model: SHA-256 of what the last hop published. Without it the plan has the right sizes, and is of no sum.
+    """
     settings = None if session.hidden is None else session.hidden.settings
     if settings is None or settings.trial or not settings.totals:
         return None
-    return accuracy_plan(session, confusion=settings.totals == "confusion")
+    return accuracy_plan(session, model, confusion=settings.totals == "confusion")
 
 
-def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:
-    """The sum at the end of a run: rows that the model gets right, and all rows.
+def accuracy_plan(session: Session, model: bytes = bytes(32), *, confusion: bool = False) -> SumPlan:
+    """The sum at the end of a run: rows that the model gets right, and all rows. model: as for `final_sum`.
 
     confusion: also how often each class was taken for each. Those counts come last: of the rows of class 0 by what the
     model says of them, then of class 1, and so on.
@@ -259,6 +268,7 @@ def accuracy_plan(session: Session, *, confusion: bool = False) -> SumPlan:
         2 + (session.network.num_classes**2 if confusion else 0),
         sum(session.client_rows),
         honest_clients=hidden is not None and hidden.settings.honest_clients,
+        model=model,
     )
 
 

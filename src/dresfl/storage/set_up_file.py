@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import MessageError, StoreError
-from dresfl.files import read_private, replace_erasing, write_atomic
+from dresfl.files import read_private, replace_erasing
 from dresfl.protocol import Session, check_bytes, set_up_bytes
 
 from .at_rest import StorageKey, open_file, seal_file
@@ -106,7 +106,7 @@ class SetUpFile:
 
     def flush(self) -> None:
         if self._changed:
-            write_atomic(self._path, self._content(), private=True, error=StoreError)
+            replace_erasing(self._path, self._content())  # the file before it has seeds, too
             self._changed = False
 
     def _content(self) -> bytes:

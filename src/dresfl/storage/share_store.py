@@ -333,7 +333,24 @@ class ShareStore:
             write_record(path, wanted)
         table = self._tables[key] = DiskTable(folder, session, index, look, self._key)
         self._erase_dealt_seeds(session)  # again, if a crash came in between
+        self._check_known(folder, table, index)
         return table, table.damage
+
+    def _check_known(self, folder: Path, table: DiskTable, index: int) -> None:
+        """In the hidden mode, refuse to be dealt shares after the check of the dealers that nothing is known of.
+
+        They were not checked, and a single answer on rows off the polynomial gives the weights away. A client that
+        deviates answers nothing.
+        """
+        verdict = None if self._allowance is None else self._read_verdict(folder)
+        if verdict is None or index in verdict.deviating or table.is_known:
+            return
+        self._tables = {key: other for key, other in self._tables.items() if other is not table}
+        table.close(flush=False)
+        raise Refused(
+            f"{folder} has lost shares, and their digests, since the dealers were checked: others would be unchecked",
+            "restore the folder from a copy, or begin a new run in a new folder of the coordinator, which shares anew",
+        )
 
     def _check_new(self, new: Path) -> None:
         """In the hidden mode, refuse a new sharing after runs on earlier ones, unless the operator allows it."""
@@ -410,12 +427,20 @@ class ShareStore:
 
     def claim_check(self, session: Session, coins: bytes) -> bool:
         """Note, for good, that the dealers of a sharing are checked with coins of this digest; False if with others."""
-        path = self._folder(session) / _CLAIM
-        found = read_record(path, "restore it: without it this client could be asked for a second check")
+        found = self._claim(session)
         if found is None:
-            write_record(path, {"coins": coins.hex()})
+            write_record(self._folder(session) / _CLAIM, {"coins": coins.hex()})
             return True
         return bool(found["coins"] == coins.hex())
+
+    def claimed_coins(self, session: Session) -> bytes:
+        """The digest of the coins that `claim_check` noted; zeros if it noted none."""
+        found = self._claim(session)
+        return bytes(32) if found is None else bytes.fromhex(found["coins"])
+
+    def _claim(self, session: Session) -> dict[str, Any] | None:
+        hint = "restore it: without it this client could be asked for a second check"
+        return read_record(self._folder(session) / _CLAIM, hint)
 
     def verdict(self, session: Session) -> Verdict | None:
         """What came of the check of a sharing's dealers, if it was kept."""
@@ -520,8 +545,8 @@ class ShareStore:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700)
                 sync_folder(self.folder)
-            for part in folder.glob(".*.part"):  # of a write that a crash cut short
-                part.unlink()
+            for part in folder.glob(".*.part"):  # of a write that a crash cut short: there may be seeds in it
+                erase_file(part)
         return folder
 
 

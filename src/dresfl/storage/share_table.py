@@ -358,6 +358,15 @@ class DiskTable(ShareTable):
         """Whether nothing is missing."""
         return not self._num_lacking
 
+    @property
+    def is_known(self) -> bool:
+        """Whether of every slice at least the digest is here, so that nothing else can be dealt in its place.
+
+        Likewise all set-up values.
+        """
+        dealers = range(self._session.num_clients)
+        return bool(self._digests.any(1).all()) and all(self.set_up(dealer) is not None for dealer in dealers)
+
     def flush(self) -> None:
         """Put everything kept so far on the disk for good. Acknowledge a slice to the relay only after this."""
         self._set_up.flush()

@@ -1,6 +1,6 @@
 """What a client keeps of its sums on one sharing, run by run: which vector it dealt, which set of dealers it signed.
 
-    SHARING/sums.json     of each session: the sum, a tag of the vector, and the dealers
+    SHARING/sums.json     of each session: the sum, a tag of the vector, the dealers, and the hash of the model
 
 It is on the disk before a share or a signature leaves. It outlives `forget`: without it a client could be made to sign
 a second set.
@@ -38,14 +38,14 @@ class SumFile:
         """Put this on the disk, for good, in the place of what was noted before of this run."""
         sums = {**self.sums(), session_id: noted}
         entries = {
-            session.hex(): [entry.plan.hex(), entry.vector.hex(), list(entry.dealers)]
+            session.hex(): [entry.plan.hex(), entry.vector.hex(), list(entry.dealers), entry.model.hex()]
             for session, entry in sums.items()
         }
         write_record(self._path, {"sums": entries})
 
 
 def _noted(entry: Any) -> NotedSum:
-    plan, vector, dealers = entry
+    plan, vector, dealers, model = entry
     if not all(type(dealer) is int for dealer in dealers):
         raise ValueError(f"{entry!r} is no sum")
-    return NotedSum(bytes.fromhex(plan), bytes.fromhex(vector), tuple(dealers))
+    return NotedSum(bytes.fromhex(plan), bytes.fromhex(vector), tuple(dealers), bytes.fromhex(model))

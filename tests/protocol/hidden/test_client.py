@@ -12,7 +12,9 @@ from dresfl.protocol.hidden.archive import decode_history, encode_history
 from dresfl.protocol.hidden.client import HiddenClient, Progress
 from dresfl.protocol.hidden.coded_rows import TableRows
 from dresfl.protocol.hidden.ledger import History, Position, WeightBroadcast
+from dresfl.protocol.hidden.published import opened_digest
 from dresfl.protocol.hidden.seeds import RunSeeds
+from dresfl.protocol.sums import accuracy_plan
 from dresfl.runtimes.local.hidden import HiddenFederation
 
 from .runs import small_federation
@@ -449,3 +451,19 @@ def test_a_history_may_hold_more_losses_than_two_bytes_count():
     broadcast = WeightBroadcast(Position(70_000, 1, bytes(32)), bytes(32), losses, b"published")
     (found,) = decode_history(encode_history(History((broadcast,)))).weights
     assert (found.losses, found.published) == (losses, b"published")
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_clients": 11, "num_shards": 2, "rounds": 2}], ids=str)
+def test_the_sum_at_the_end_names_the_model_that_a_client_was_told(settings):
+    federation = small_federation(**{"num_clients": 6, **settings})
+    while not federation.ledger.final:
+        federation.play_hop()
+    session, true = federation.session, federation.collect().published
+    field, size = session.field, federation.ledger.current.count
+    for client in federation.clients:
+        residues = field.unpack(true, (session.num_shards, size))
+        client.receive(field.pack(field.add_integer(residues, client.index)))
+    models = {client.ledger.opened for client in federation.clients}
+    assert len(models) == len({accuracy_plan(session, model).digest for model in models}) == session.num_clients
+    for client in federation.clients:
+        assert client.ledger.opened == opened_digest(session, client.model)

@@ -196,8 +196,6 @@ def _terms(audit: Audit, path: Path, agreement: Agreement | None, key: StorageKe
         data = open_file(key, path.read_bytes(), TERMS_ROLE, path)
         terms = Terms.from_json(data, agreement)
         session = terms.session(agreement)
-        if agreement.hidden is not None and terms.checked is not None:
-            session = terms.run_session(agreement, session, terms.checked)
         return session, json.loads(data).get("verdict")
 
     found = look(audit, path, read, TERMS_FORMAT)

@@ -19,7 +19,16 @@ from dresfl.field import SecretSeed
 from dresfl.masking import HiddenMasks
 from dresfl.model import Dense, Square
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Client, MemoryTable, Session, Verdict, coin_commitment, held_set_ups, seeds_of
+from dresfl.protocol import (
+    Client,
+    MemoryTable,
+    Session,
+    Verdict,
+    coin_commitment,
+    common_coins,
+    held_set_ups,
+    seeds_of,
+)
 from dresfl.protocol.hidden.archive import Archive, encode_history
 from dresfl.protocol.hidden.client import HiddenClient
 from dresfl.protocol.hidden.coded_rows import TableRows
@@ -62,14 +71,14 @@ def _run(
         hidden=settings,
         optimizer=Optimizer(method="momentum", learning_rate=0.05, schedule="cosine", weight_decay=0.001),
     )
+    coins = [fixed_secret(f"hidden coin {i}") for i in range(num_clients)]
     contributions = tuple(
-        fixed_secret(f"hidden contribution {i}") + coin_commitment(fixed_secret(f"hidden coin {i}"))
-        for i in range(num_clients)
+        fixed_secret(f"hidden contribution {i}") + coin_commitment(coin) for i, coin in enumerate(coins)
     )
     own_bytes, run_nonce = fixed_secret(f"hidden own bytes {name}")[:16], fixed_secret(f"hidden run {name}")[:16]
     terms = Terms(sharing_nonce(own_bytes, contributions), run_nonce, own_bytes, tuple(rows), contributions)
     before = terms.session(agreement)
-    session = terms.run_session(agreement, before, Verdict())
+    session = terms.run_session(agreement, before, Verdict(), common_coins(coins))
     data = [_rows(i, count) for i, count in enumerate(rows)]
     tables = _shared(session, data)
     held = [seeds_of(held_set_ups(session, i, table)) for i, table in enumerate(tables)]
@@ -83,6 +92,7 @@ def _run(
         "agreement": agreement.encode().decode("ascii"),
         "client_rows": list(rows),
         "terms": terms.encode().hex(),
+        "coins": [coin.hex() for coin in coins],
         "sharing_digest": session.sharing_digest.hex(),
         "run_digest": session.run.hex(),
         "session_id": session.session_id.hex(),

@@ -41,13 +41,15 @@ def run_digest(
     deviating: Sequence[int],
     agreement: bytes,
     terms: bytes,
+    coins: bytes,
 ) -> bytes:
-    """What names a run: 32 bytes each of roster, sharing, agreement and terms, and the verdict on the dealers.
+    """What names a run: 32 bytes each of roster, sharing, agreement, terms and coins, and the verdict on the dealers.
 
     terms: a digest of all that was settled when the clients met, the fresh bytes of every client among it. excluded,
-    deviating: of the verdict. Two clients that were shown different verdicts are in different runs.
+    deviating: of the verdict. Two clients that were shown different verdicts are in different runs. coins: the common
+    coins of a fresh sharing, which nobody knew when the terms were settled; zeros for one that is used again.
     """
-    parts = roster, sharing, agreement, terms
+    parts = roster, sharing, agreement, terms, coins
     if any(len(part) != DIGEST for part in parts):
         raise ValueError("digests have 32 bytes")
     verdict = b"".join(struct.pack(f"<H{len(clients)}H", len(clients), *clients) for clients in (excluded, deviating))
@@ -115,6 +117,7 @@ class Ledger:
         self.losses: tuple[int, ...] = ()
         self.after_total = False  # whether the hop before opened sums alone
         self.final = False  # the next hop opens the final weights
+        self.opened = bytes(DIGEST)  # SHA-256 of what opened them; zeros: nothing has
         self.ended = False
 
     @property
@@ -173,13 +176,13 @@ class Ledger:
         self.after_total = hop.total
         self.hop += 1
         if self.hop == len(self.hops):
-            self._end_round()
+            self._end_round(digest)
 
-    def _end_round(self) -> None:
+    def _end_round(self, digest: bytes) -> None:
         self.round_number += 1
         self.hop = 0
         if self.final:
-            self.ended = True
+            self.ended, self.opened = True, digest
         elif self.round_number == self.plan.rounds or self.plan.stops(self.losses):
             self.final = True
             self.ended = self.plan.settings.trial  # a trial opens losses alone

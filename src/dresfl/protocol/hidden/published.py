@@ -8,6 +8,7 @@ parts, Σ_A l_A, has a mean of n(2^t − 1)/2: `centre` takes it away, and adds 
 dither of √(n/12) units in the last place.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 
@@ -79,6 +80,12 @@ def cut(field: ResidueSystem, item: Item, published: Tensor, num_masks: int, kap
 def opened_integers(field: ResidueSystem, published: Tensor) -> list[int]:
     """The integers of an item that is opened as it is, from (M,k,count): those of one shard after the other."""
     return field.lift_exact(published.flatten(1))
+
+
+def opened_digest(session: Session, weights: Tensor) -> bytes:
+    """SHA-256 of what the last hop publishes if it opens these weights (P,) to everybody, as a `Ledger` has it."""
+    residues = session.field.embed(weights.to(torch.int64)).unsqueeze(1)  # (M,1,P)
+    return hashlib.sha256(session.field.pack(residues.repeat(1, session.num_shards, 1))).digest()
 
 
 def final_weights(session: Session, values: Sequence[int]) -> Tensor:

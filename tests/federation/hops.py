@@ -55,9 +55,7 @@ class Hops:
         starts = [] if not self.stored else sorted(self.rounds._starts.items())
         kept = [hop for hop in self.stored if hop.round_number > self.stored[-1].round_number - 4]
         timing = RoundTiming(deadline=100.0)
-        self.rounds = HiddenRounds(
-            self.session, timing, self.attendance, self.setting.roster, Counters(), kept, starts
-        )
+        self.rounds = HiddenRounds(self.session, timing, self.attendance, self.setting.roster, Counters(), kept, starts)
 
     def connect(self, *clients: int, again: bool = False) -> None:
         """These clients connect. again: their processes are new, and know what is on their disks."""

@@ -1,8 +1,8 @@
 """Check C at the coordinator: it gathers the clients' check values of a hop, sealed, and sends them to all.
 
 It cannot read them. It sends them when all have come that are waited for, or a moment after enough have, and once more
-with each that comes later. A client needs R + T that agree, its own among them, and goes on with nothing less: if a liar
-was among the first, it waits for more.
+with each that comes later. A client needs R + T that agree, its own among them, and goes on with nothing less: if a
+liar was among the first, it waits for more.
 """
 
 import struct

@@ -404,8 +404,12 @@ class HiddenClient:
 
     # -- coming back -----------------------------------------------------------------------------------------------
 
-    def catch_up(self, history: History) -> None:
+    def catch_up(self, history: History, confirm_earlier: Callable[[], None] = lambda: None) -> None:
         """Take over where the run stands, from what was published while this client was away.
+
+        confirm_earlier: with check C, called between two hops where this client has not confirmed the first one. If the
+        check values of the others at this place are known, it may call `confirm`. Only then may the client tell its own
+        of the hop that follows.
 
         Refused if the run would go back behind what this client has answered, or goes another way than it did then.
         """
@@ -421,7 +425,10 @@ class HiddenClient:
             self._compare_chain(kept)
             for published in history.hops:
                 if self._plan.settings.check == "C":  # it had confirmed all that came before what it has answered
-                    self._is_confirmed = kept is not None and kept.position.order >= self.ledger.position.order
+                    answered = kept is not None and kept.position.order >= self.ledger.position.order
+                    self._is_confirmed = self.ledger.at_start or answered
+                    if not self._is_confirmed:
+                        confirm_earlier()
                 self.receive(published)
                 self._compare_chain(kept)
         finally:

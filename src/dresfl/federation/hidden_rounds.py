@@ -10,9 +10,9 @@ weight broadcasts and this round's hops. Such a client has no check value at the
 If that leaves too few, it is sent the last round as well, which it computes again. After a deadline, so is everybody
 who has not been heard of: it is never known who only seems to be able to answer.
 
-With check C a client speaks of a hop only if it has confirmed the hop before. One that comes back does so while it plays
-both again: it is sent what the others had said there. So no hop is published before that is known, and it is stored
-with the hop. Then any R + T clients that live can go on, whoever has died between an answer and a word.
+With check C a client speaks of a hop only if it has confirmed the hop before. One that comes back does so while it
+plays both again: it is sent what the others had said there. So no hop is published before that is known, and it is
+stored with the hop. Then any R + T clients that live can go on, whoever has died between an answer and a word.
 
 Answers that came and do not agree are never published: the hop waits for more, which may outvote a liar. If everybody
 has answered, the run ends with an alarm, for good.

@@ -169,6 +169,28 @@ def test_check_c_goes_on_with_a_client_that_has_just_come_back(place: tuple[int,
     assert hops.error is None
 
 
+@pytest.mark.parametrize("crash", [(), (4,), (0, 1, 2, 4)])
+def test_check_c_confirms_the_model_with_a_client_that_has_just_come_back(crash: tuple[int, ...]) -> None:
+    """Likewise at the end: nobody takes a model that was not confirmed, and the rounds are over."""
+    hops = begun((3, 0), check="C")
+    hops.gone(4)
+    hops.play((4, 0))
+    assert hops.rounds.done
+    hops.gone(3)
+    if len(crash) > 1:
+        hops.play()  # all have taken it, and nobody has confirmed it
+        hops.start_coordinator()
+    living = (0, 1, 2, 4)
+    for client in living:
+        if client in crash or client == 4:
+            hops.connect(client, again=client in crash)
+    hops.play()
+    hops.wait(3)
+    for client in living:
+        assert hops.works[client].client.confirmed
+        assert hops.works[client].client.model is not None
+
+
 def test_a_coordinator_that_crashed_asks_what_was_confirmed_before_it_publishes() -> None:
     """Else a client that comes back after the next hop could never speak of it."""
     hops = begun((1, 0), check="C")

@@ -310,10 +310,10 @@ class HiddenClient:
         self._hidden = None
         if self.behind:
             return  # it has to catch up first, and has no seeds of so early a round any more
-        self._seeds.forget(ledger.round_number - KEPT)
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:
-            return
+            return  # no round begins: what a last return can need stays until the run ends here
+        self._seeds.forget(ledger.round_number - KEPT)
         if ledger.final:
             size = self.session.network.num_parameters
             self._products = [self._weights[..., :size]]

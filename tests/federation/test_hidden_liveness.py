@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from dresfl.errors import MessageError
-from dresfl.federation import hidden_work
+from dresfl.federation import hidden_rounds, hidden_work
 from dresfl.federation.confirming import sign_confirmed
-from dresfl.federation.messages import Confirmations, Confirmed, HopAnswered, Resume
+from dresfl.federation.messages import Confirmations, Confirmed, HopAnswered, Opened, Resume
 
 from .hops import Hops, nothing_is_lost
 from .setting import hidden
@@ -143,7 +143,63 @@ def test_returns_are_counted_between_two_answered_hops(monkeypatch: pytest.Monke
             hops.play((place, hop + 1))
     assert counted > 2
     message = Resume(*hops.at, hops.rounds._ledger.chain, hops.rounds._history(long=True))
-    hops.works[0].resume(message)
-    hops.works[0].resume(message)
+    for _ in range(3):  # the first is answered, at a hop that was not answered before
+        hops.works[0].resume(message)
     with pytest.raises(MessageError, match="told 2 times"):
         hops.works[0].resume(message)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)])
+@pytest.mark.parametrize("crash", [False, True])
+def test_check_c_goes_on_with_a_client_that_has_just_come_back(place: tuple[int, int], crash: bool) -> None:
+    """Client 3 dies after its answer, before it has told its check value, when client 4 was away: four of five live."""
+    hops = begun(place, check="C")
+    hops.gone(4)
+    after = (place[0], place[1] + 1)
+    hops.play(after)
+    assert hops.at >= after
+    hops.gone(3)
+    if crash:
+        hops.start_coordinator()
+        hops.connect(0, 1, 2, again=True)
+    hops.connect(4, again=True)
+    hops.play()
+    hops.wait(40)
+    assert hops.rounds.done
+    assert hops.error is None
+
+
+@pytest.mark.parametrize("crash", [(), (4,), (0, 1, 2, 4)])
+def test_check_c_confirms_the_model_with_a_client_that_has_just_come_back(crash: tuple[int, ...]) -> None:
+    """Likewise at the end: nobody takes a model that was not confirmed, and the rounds are over."""
+    hops = begun((3, 0), check="C")
+    hops.gone(4)
+    hops.play((4, 0))
+    assert hops.rounds.done
+    hops.gone(3)
+    if len(crash) > 1:
+        hops.play()  # all have taken it, and nobody has confirmed it
+        hops.start_coordinator()
+    living = (0, 1, 2, 4)
+    for client in living:
+        if client in crash or client == 4:
+            hops.connect(client, again=client in crash)
+    hops.play()
+    hops.wait(3)
+    for client in living:
+        assert hops.works[client].client.confirmed
+        assert hops.works[client].client.model is not None
+
+
+def test_a_coordinator_that_crashed_asks_what_was_confirmed_before_it_publishes() -> None:
+    """Else a client that comes back after the next hop could never speak of it."""
+    hops = begun((1, 0), check="C")
+    hops.unread = lambda client, message: isinstance(message, Opened)
+    hops.play()
+    hops.start_coordinator()
+    hops.unread = nothing_is_lost
+    hops.connect(*ALL, again=True)
+    hops.play()
+    hops.wait(10)
+    assert hops.rounds.done
+    assert all(hidden_rounds._confirmed_in(hop.note) for hop in hops.stored[1:])

@@ -66,6 +66,7 @@ from .terms import HiddenTerms, Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
 _DEVIATES = "it was not there when the dealers were checked, or holds other shares or seeds than were dealt"
+_LONG_WAIT = 10  # deadlines, for clients without whom a check would leave nobody to spare
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
 
@@ -112,6 +113,8 @@ class Coordinator:
         self._parted: set[int] = set()  # clients that were told that all is said
         self._moved_at = 0.0  # when the sharing last made progress
         self._check_until = 0.0
+        self._check_begun = 0.0
+        self._check_later = 0.0  # not before, since it would leave nobody to spare
         self._reminder = 0.0
         self.ended = False
         self.counters = Counters()
@@ -287,7 +290,7 @@ class Coordinator:
     ) -> list[Action]:
         relay = running.relay
         if isinstance(message, Holding | Slice | Ack | Ready | Reject):
-            self._moved_at = now
+            self._moved_at, self._check_later = now, 0.0
         match message:
             case Holding():
                 return self._holds(client, state, message, running)
@@ -332,7 +335,7 @@ class Coordinator:
         session = terms.session(self._agreement)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
         verdict, self._moved_at = terms.checked, now
-        self._check_until = now + self._settings.timing.deadline
+        self._check_begun, self._check_until = now, now + self._settings.timing.deadline
         if verdict is None:
             self._running = running = Running(terms, session, relay, Checking(terms, session), None)
         else:
@@ -423,7 +426,8 @@ class Coordinator:
         if running is None or running.checking is None or len(self.ready) < checkers_needed(running.session):
             return []
         begun = running.checking.coins is not None
-        return [self._check_until if begun else self._moved_at + self._settings.timing.deadline]
+        at = self._check_until if begun else self._moved_at + self._settings.timing.deadline
+        return [max(at, self._check_later)]
 
     def _ask_to_check(self, client: int, running: Running, checking: Checking, now: float) -> list[Action]:
         """When everybody is ready, everybody checks. Who comes back after that is asked again."""
@@ -437,16 +441,23 @@ class Coordinator:
         coins = checking.begin(clients)
         terms = replace(running.terms, coins=coins)
         self._running, self._enrolment.terms = replace(running, terms=terms), terms
-        self._check_until = now + self._settings.timing.deadline
+        self._check_begun, self._check_until = now, now + self._settings.timing.deadline
         return [StoreTerms(terms), *(Send(client, Check(coins)) for client in self.ready)]
 
     def _check_without_the_others(self, running: Running, now: float) -> list[Action]:
-        """The sharing has stood still for `deadline` seconds, or some have not answered the check for so long."""
+        """The sharing has stood still for `deadline` seconds, or some have not answered the check for so long.
+
+        Who is not checked is lost for the whole run. If that leaves just as many as are needed, the first death would
+        end it: so the check then waits ten times as long. Nothing has begun, and nothing is lost by waiting.
+        """
         checking, needed = running.checking, running.session.answers_needed
         if checking is None:
             return []
         if checking.coins is None:
             absent = [client for client in range(self._agreement.num_clients) if client not in self.ready]
+            left = self._agreement.num_clients - len(absent)
+            if left <= needed and now < self._moved_at + _LONG_WAIT * self._settings.timing.deadline:
+                return self._check_waits(absent, self._moved_at)
             line = log("checking without", clients=absent)
             return [line, *self._begin_check(self.ready, running, checking, now)]
         absent = checking.missing()
@@ -459,7 +470,16 @@ class Coordinator:
             return []  # with one more there may be enough
         if self._agreement.num_clients - len(verdict.deviating) < needed:
             return []  # with one more there may be enough
+        spare = self._agreement.num_clients - len(verdict.deviating) - needed
+        if spare < 1 and now < self._check_begun + _LONG_WAIT * self._settings.timing.deadline:
+            return self._check_waits(absent, self._check_begun)
         return [log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
+
+    def _check_waits(self, absent: Collection[int], since: float) -> list[Action]:
+        """Wait longer for those without whom nobody would be left to spare."""
+        wait = _LONG_WAIT * self._settings.timing.deadline
+        self._check_later = since + wait
+        return [log("checking waits", clients=list(absent), seconds=wait)]
 
     def _has_checked(self, client: int, message: Checked | Attested, running: Running, now: float) -> list[Action]:
         checking, session = running.checking, running.session

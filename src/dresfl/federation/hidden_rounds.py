@@ -10,6 +10,10 @@ weight broadcasts and this round's hops. Such a client has no check value at the
 If that leaves too few, it is sent the last round as well, which it computes again. After a deadline, so is everybody
 who has not been heard of: it is never known who only seems to be able to answer.
 
+With check C a client speaks of a hop only if it has confirmed the hop before. One that comes back does so while it
+plays both again: it is sent what the others had said there. So no hop is published before that is known, and it is
+stored with the hop. Then any R + T clients that live can go on, whoever has died between an answer and a word.
+
 Answers that came and do not agree are never published: the hop waits for more, which may outvote a liar. If everybody
 has answered, the run ends with an alarm, for good.
 """
@@ -36,7 +40,7 @@ from .actions import Action, Finish, Record, RecordLoss, Send, StoreBroadcast, l
 from .confirming import Confirming
 from .coordinator_state import Counters
 from .hidden_work import START_PURPOSE
-from .messages import Alarm, Confirmed, Done, HopAnswered, Message, Opened, Resume, Standing, Started
+from .messages import Alarm, Confirmations, Confirmed, Done, HopAnswered, Message, Opened, Resume, Standing, Started
 from .opening import RoundTiming
 from .rounds import Attendance, Rounds
 
@@ -65,13 +69,21 @@ class _Waiting:
 
     opening: HopOpening
     until: float
+    opened: OpenedHop | None = None  # enough answers agree, but it is not known yet that the hop before was confirmed
     late_chains: set[int] = field(default_factory=set)  # clients that answer in another course of the run
 
 
-def _note(ledger: Ledger) -> bytes:
-    """What is needed to go on from the beginning of a round."""
+def _note(ledger: Ledger, confirmed: Confirmations | None) -> bytes:
+    """What is needed to go on from the beginning of a round, and with check C the word on the hop before."""
     losses = struct.pack(f"<{len(ledger.losses)}q", *ledger.losses)
-    return _NOTE.pack(ledger.chain, ledger.weights_digest, len(ledger.losses)) + losses
+    words = b"" if confirmed is None else b"".join(confirmed.body())
+    return _NOTE.pack(ledger.chain, ledger.weights_digest, len(ledger.losses)) + losses + words
+
+
+def _confirmed_in(note: bytes) -> Confirmations | None:
+    """What all clients had confirmed before a hop, from its note."""
+    words = memoryview(note)[_NOTE.size + 8 * _NOTE.unpack_from(note)[2] :]
+    return Confirmations.from_body(words) if len(words) else None
 
 
 def _restored(session: Session, stored: StoreBroadcast) -> Ledger:
@@ -116,6 +128,7 @@ class HiddenRounds(Rounds):
         self._standing: dict[int, Standing] = {}  # of clients that wait for the beginning
         self._waiting: _Waiting | None = None
         self._confirming: Confirming | None = None  # of the hop that was published last
+        self._earlier: Confirmations | None = None  # of the hop before that one
         self.model: Tensor | None = None  # (P,) int64, once it is opened, if it is opened to the coordinator
         for hop in stored:
             self._restore(hop)
@@ -127,6 +140,7 @@ class HiddenRounds(Rounds):
         if self._ledger.position.order != (stored.round_number, stored.hop):
             raise RuntimeError(f"hop {stored.hop} of round {stored.round_number} is not the next one")
         self._move_on(stored.published)
+        self._earlier = _confirmed_in(stored.note)
 
     def _move_on(self, published: bytes) -> None:
         """The next hop is published: on the disk, as far as the coordinator is concerned."""
@@ -193,7 +207,7 @@ class HiddenRounds(Rounds):
     def tick(self, now: float) -> list[Action]:
         waiting, confirming = self._waiting, self._confirming
         if confirming is not None and confirming.is_due(now):
-            return self._confirmations(confirming)
+            return self._confirmations(confirming, now)
         return self._shortage(waiting, now) if waiting is not None and now >= waiting.until else []
 
     def final(self, client: int) -> list[Message]:
@@ -273,8 +287,8 @@ class HiddenRounds(Rounds):
             return self._resume(client, history)
         plays_on = message.holds_check or any(position.hop == 0 for position, _ in missed)
         follower.holds_check = follower.holds_check or plays_on
-        hops = [Send(client, Opened(*position.order, published)) for position, published in missed]
-        return [*hops, *self._confirmed_for(client)]
+        hops: list[Action] = [Send(client, Opened(*position.order, published)) for position, published in missed]
+        return [*hops[:-1], *self._earlier_for(client), hops[-1], *self._confirmed_for(client)]
 
     def _missed(self, there: Position) -> list[tuple[Position, bytes]]:
         """What was published since a client stood there; nothing if that is longer ago, or another course."""
@@ -284,11 +298,14 @@ class HiddenRounds(Rounds):
         return []
 
     def _history(self, *, long: bool) -> bytes:
-        return encode_history(self._archive.history(self._ledger, long=long))
+        """With check C a client confirms the hop before the last one, and only then may it speak of the last one."""
+        least = 2 if self._plan.settings.check == "C" else 0
+        return encode_history(self._archive.history(self._ledger, long=long, least_hops=least))
 
     def _resume(self, client: int, history: bytes) -> list[Action]:
         position = self._ledger.position
-        return [Send(client, Resume(*position.order, position.chain, history)), *self._confirmed_for(client)]
+        resume = Send(client, Resume(*position.order, position.chain, history))
+        return [*self._earlier_for(client), resume, *self._confirmed_for(client)]
 
     def _help_silent(self) -> list[Action]:
         """If everybody is there, and too few have check values, no deadline needs to pass."""
@@ -337,7 +354,7 @@ class HiddenRounds(Rounds):
         if waiting is None or follower is None or there.order < here.order or client in self._attendance.dropped:
             self._counters.late += 1
             return self._is_late(client, follower, there) if waiting is not None and follower is not None else []
-        if client in waiting.opening.answered:
+        if client in waiting.opening.answered or waiting.opened is not None:
             self._counters.late += 1  # it was told again where the run stands
             return []
         if there.chain != here.chain:
@@ -354,7 +371,8 @@ class HiddenRounds(Rounds):
         self._counters.answers += 1
         self._counters.last_answered[client] = there.round_number
         if opened is not None:
-            return self._publish(opened, now)
+            waiting.opened = opened
+            return self._publish_if_confirmed(now)
         nobody_left = self._attendance.has_everybody(set(waiting.opening.answered))
         return self._alarm(waiting) if waiting.opening.stuck and nobody_left else []
 
@@ -366,6 +384,16 @@ class HiddenRounds(Rounds):
             return []
         return self._help(client, follower, Standing.at(there, b"", holds_check=True, behind=False))
 
+    def _publish_if_confirmed(self, now: float) -> list[Action]:
+        """Publish a hop once the word of all on the hop before is here: who comes back later will need it.
+
+        They have given it, else they would not have answered. A coordinator that was started again asks for it again.
+        """
+        waiting, confirming = self._waiting, self._confirming
+        if waiting is None or waiting.opened is None or (confirming is not None and confirming.released is None):
+            return []
+        return self._publish(waiting.opened, now)
+
     def _publish(self, opened: OpenedHop, now: float) -> list[Action]:
         """Write down what the hop opens, and only then let anybody see it.
 
@@ -374,7 +402,8 @@ class HiddenRounds(Rounds):
         ledger, waiting = self._ledger, self._waiting
         if waiting is None:
             raise RuntimeError("no hop is open")
-        position, note, last = ledger.position, _note(ledger), ledger.hop + 1 == len(ledger.hops)
+        confirmed = None if self._confirming is None else self._confirming.released
+        position, note, last = ledger.position, _note(ledger, confirmed), ledger.hop + 1 == len(ledger.hops)
         before, was_final = ledger.losses, ledger.final
         try:
             self._move_on(opened.published)
@@ -397,6 +426,7 @@ class HiddenRounds(Rounds):
         message = Opened(*position.order, opened.published)
         for client in sorted(self._followers):
             actions += self._send_hop(client, message)
+        self._earlier = confirmed
         self._begin_to_confirm()
         if ledger.ended:
             self._waiting = None
@@ -461,13 +491,18 @@ class HiddenRounds(Rounds):
         follower.unanswered, follower.lagging = 0, False
         asked = {c for c, other in self._followers.items() if other.holds_check and not other.lagging}
         if confirming.add(client, message, asked, now):
-            return self._confirmations(confirming)
+            return self._confirmations(confirming, now)
         return self._confirmed_for(client)
 
-    def _confirmations(self, confirming: Confirming) -> list[Action]:
+    def _confirmations(self, confirming: Confirming, now: float) -> list[Action]:
         """Send everybody what all have confirmed."""
         message = confirming.release()
-        return [Send(client, message) for client in sorted(self._followers)]
+        sent: list[Action] = [Send(client, message) for client in sorted(self._followers)]
+        return sent + self._publish_if_confirmed(now)
+
+    def _earlier_for(self, client: int) -> list[Action]:
+        """For a client that comes back: what all had confirmed before the last hop. It goes before that hop."""
+        return [] if self._earlier is None else [Send(client, self._earlier)]
 
     def _confirmed_for(self, client: int) -> list[Action]:
         """For a client that comes back: what the others have confirmed, if they have been told already."""

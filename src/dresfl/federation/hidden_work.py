@@ -4,6 +4,7 @@ Where the client stands is on its disk before an answer leaves (`HiddenRun`). Th
 lost, or has met an error, a new one is made from the disk and has to be told where the run stands.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, final
@@ -112,6 +113,7 @@ class HiddenWork:
         self._signed = 0  # clients that have signed the run, as far as is known
         self._returns = 0  # since this client last answered another hop than before
         self._answered = (-1, 0)
+        self._earlier: Confirmations | None = None  # of another place than where this client stands
 
     def __repr__(self) -> str:
         return f"HiddenWork({self._index}, {self._client}, <redacted>)"
@@ -182,7 +184,8 @@ class HiddenWork:
             self._returns += 1
             if self._returns > _MOST_RETURNS:
                 raise MessageError(f"this client was told {_MOST_RETURNS} times where the run stands")
-            self._careful(lambda: client.catch_up(decode_history(message.history)))
+            self._careful(lambda: client.catch_up(decode_history(message.history), self._confirm_earlier))
+            self._earlier = None
         if client.behind or client.ledger.position != message.position:
             self._client = None
             raise MessageError("the run is not where the coordinator says")
@@ -207,9 +210,29 @@ class HiddenWork:
     def confirm(self, message: Confirmations) -> HopResult:
         """Check C: what the clients say of the hop that was published last."""
         client, position = self.client, message.position
-        if client.behind or client.ledger.position != position or client.confirmed or client.check_value is None:
+        if client.behind or client.ledger.position != position:
+            self._earlier = message  # a history follows, in which it has its place
             return HopResult()
-        values: dict[int, Tensor] = {}
+        if client.confirmed or client.check_value is None:
+            return HopResult()
+        try:
+            client.confirm(self._told(message))
+        except Unconfirmed:
+            return HopResult()  # more of them will come
+        return self._go_on()
+
+    def _confirm_earlier(self) -> None:
+        """While this client catches up: confirm the hop before the last one, so that it may speak of the last one."""
+        client, message = self._client, self._earlier
+        if client is None or message is None or message.position != client.ledger.position:
+            return
+        if client.check_value is not None:
+            with contextlib.suppress(Unconfirmed):
+                client.confirm(self._told(message))
+
+    def _told(self, message: Confirmations) -> dict[int, Tensor]:
+        """The others' check values in a message, of where this client stands."""
+        client, position, values = self.client, message.position, dict[int, Tensor]()
         for sender, signature, sealed in message.values:
             if sender >= self.session.num_clients or sender == self._index:
                 continue
@@ -218,11 +241,7 @@ class HiddenWork:
                 values[sender] = client.opened_check(sender, sealed)
             except (IdentityError, MessageError):
                 continue  # it has not said so, or has said nothing that could be a check value
-        try:
-            client.confirm(values)
-        except Unconfirmed:
-            return HopResult()  # more of them will come
-        return self._go_on()
+        return values
 
     def _standing(self) -> Standing:
         client = self.client

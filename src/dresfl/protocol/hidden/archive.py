@@ -57,14 +57,23 @@ class Archive:
         current.hops.append(published)
         current.opened_losses.append(ledger.current.opens_loss)
 
-    def history(self, ledger: Ledger, *, long: bool = False) -> History:
-        """What a client needs that was away, when the run stands where this ledger stands."""
+    def history(self, ledger: Ledger, *, long: bool = False, least_hops: int = 0) -> History:
+        """What a client needs that was away, when the run stands where this ledger stands.
+
+        least_hops: so many are played again at least, if the round before has them. Seeds of earlier ones are gone.
+        """
         playing = ledger.round_number - (1 if long and ledger.round_number else 0)  # the first round to play again
+        earliest = max(0, ledger.round_number - (2 if ledger.ended else 1))  # the end begins no round
+        if self._num_hops(playing) < least_hops:
+            playing = min(playing, earliest)
         before = [past for past in self._rounds if playing - 2 <= past.number < playing]
         weights = tuple(past.weights for past in before if past.weights is not None)
         after = tuple(before[-1].after()) if before else ()
         hops = tuple(hop for past in self._rounds if past.number >= playing for hop in past.hops)
         return History(weights, after, hops)
+
+    def _num_hops(self, first: int) -> int:
+        return sum(len(past.hops) for past in self._rounds if past.number >= first)
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------------

@@ -311,10 +311,10 @@ class HiddenClient:
         self._hidden = None
         if self.behind:
             return  # it has to catch up first, and has no seeds of so early a round any more
-        self._seeds.forget(ledger.round_number - KEPT)
         self._masks = self._masks_of(ledger.round_number)
         if ledger.ended:
-            return
+            return  # no round begins: what a last return can need stays until the run ends here
+        self._seeds.forget(ledger.round_number - KEPT)
         if ledger.final:
             size = self.session.network.num_parameters
             self._products = [self._weights[..., :size]]
@@ -405,8 +405,12 @@ class HiddenClient:
 
     # -- coming back -----------------------------------------------------------------------------------------------
 
-    def catch_up(self, history: History) -> None:
+    def catch_up(self, history: History, confirm_earlier: Callable[[], None] = lambda: None) -> None:
         """Take over where the run stands, from what was published while this client was away.
+
+        confirm_earlier: with check C, called between two hops where this client has not confirmed the first one. If the
+        check values of the others at this place are known, it may call `confirm`. Only then may the client tell its own
+        of the hop that follows.
 
         Refused if the run would go back behind what this client has answered, or goes another way than it did then.
         """
@@ -422,7 +426,10 @@ class HiddenClient:
             self._compare_chain(kept)
             for published in history.hops:
                 if self._plan.settings.check == "C":  # it had confirmed all that came before what it has answered
-                    self._is_confirmed = kept is not None and kept.position.order >= self.ledger.position.order
+                    answered = kept is not None and kept.position.order >= self.ledger.position.order
+                    self._is_confirmed = self.ledger.at_start or answered
+                    if not self._is_confirmed:
+                        confirm_earlier()
                 self.receive(published)
                 self._compare_chain(kept)
         finally:

@@ -61,8 +61,8 @@ class HiddenSettings:
             )
         if self.honest_clients and self.check == "C":
             raise UsageError(
-                'honest_clients = true and check = "C" contradict each other: check C takes some clients for liars and '
-                "asks more of them to confirm a hop than honest clients need to answer it",
+                'honest_clients = true and check = "C" contradict each other: check C takes some clients for liars, '
+                "and asks more of them to confirm a hop than honest clients need to answer it",
                 'leave out honest_clients, or use check = "A"',
             )
         if self.patience and not self.validation_every:

@@ -9,7 +9,7 @@ from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
 from dresfl.protocol.hidden.clear_rounds import IntegerRing, StreamDither, final_weights, play_round
-from dresfl.protocol.hidden.plan import make_plan
+from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local.hidden_direct import HiddenDirect, _Blocks
 from dresfl.runtimes.local.plain_rows import PlainRows
@@ -77,7 +77,8 @@ def test_a_block_of_rounds_gives_the_same_bits_as_single_ones(shards):
     assert field.lift(before).equal(field.lift(run._before))
 
 
-def test_a_block_in_which_a_guard_trips_is_thrown_away_and_single_rounds_raise():
+def test_a_block_in_which_a_guard_trips_is_thrown_away_and_single_rounds_raise(monkeypatch):
+    monkeypatch.setattr(HiddenPlan, "largest_rate", 100.0)  # a rate that no plan vouches for
     session = session_of(rounds=40, rate=20.0)
     run = HiddenDirect(session, rows_of(session))
     run.run_rounds(1)

@@ -142,7 +142,7 @@ def measure_hidden(clients: int, rounds: int, schedule: str, round_trip: float) 
     """Rounds of 784-64-64-10 in the hidden mode, with every client a process, over links with a delay."""
     with tempfile.TemporaryDirectory() as name:
         layers = Dense(64), Square(), Dense(64), Square(), Dense(10)
-        settings = HiddenSettings(schedule=schedule, trusted_dealers=True)  # type: ignore[arg-type]
+        settings = HiddenSettings(schedule=schedule)  # type: ignore[arg-type]
         agreed = AgreementFile(
             rounds,
             AgreedModel(layers, (784,)),

@@ -160,6 +160,8 @@ def measure_hidden(clients: int, rounds: int, schedule: str, round_trip: float) 
                 if event["event"] == "listening":
                     link = DelayedLink(event["port"], round_trip / 2)
                     federation.start_clients(link.port)
+                if event["event"] == "rounds":
+                    marks.append((0, _used(coordinator, first)))
                 if event["event"] == "progress":
                     marks.append((event["round"], _used(coordinator, first)))
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A coordinator and its clients as real processes on this machine, with fresh keys; one client is killed on the way.
+"""A coordinator and its clients as real processes, in the hidden mode, with fresh keys; one client is killed.
 
     python examples/federation_of_processes.py [clients] [rounds]
 
@@ -13,10 +13,8 @@ import dresfl as dr
 from dresfl.experiments.trials.grpc_trial import Trial, federate
 
 
-def main(clients: int = 4, rounds: int = 40) -> None:
-    layers = (
-        'model.layers=[{ kind = "dense", units = 10 }]'  # degree 2: three answers suffice, one client may be missing
-    )
+def main(clients: int = 5, rounds: int = 40) -> None:
+    layers = 'model.layers=[{ kind = "dense", units = 10 }]'  # any four of five clients suffice, whatever the layers
     trial = Trial("digits", clients, kill=1, settings=(f"rounds={rounds}", f"evaluate_every={rounds}", layers))
     with tempfile.TemporaryDirectory() as folder:
         result = federate(trial, Path(folder), print)

@@ -11,6 +11,7 @@ import pytest
 from dresfl.deploy import settings as config
 from dresfl.deploy.toml import parse
 from dresfl.experiments.config import parse_model
+from dresfl.protocol.hidden.settings import HiddenSettings
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference" / "network-configuration.md").read_text(encoding="utf-8")
@@ -18,7 +19,12 @@ HOW_TO = (ROOT / "docs" / "how-to" / "run-on-real-machines.md").read_text(encodi
 
 # heading -> the dataclass of its top level, and those of its tables
 PARTS: dict[str, dict[str, type]] = {
-    "agreement.toml": {"": config.AgreementFile, "model": config.AgreedModel, "federation": config.AgreedFederation},
+    "agreement.toml": {
+        "": config.AgreementFile,
+        "model": config.AgreedModel,
+        "federation": config.AgreedFederation,
+        "hidden": HiddenSettings,
+    },
     "fed.toml": {"": config.CoordinatorConfig, "network": config.Listening, "test": config.Test},
     "site.toml": {"": config.ClientConfig, "network": config.Connecting, "data": config.ClientData},
 }

@@ -55,7 +55,7 @@ def test_values_that_toml_allows_and_nothing_else_does(text: str) -> None:
 @pytest.mark.parametrize("rows", ["1e400", "-1e400", "NaN", '"x"', "[1]", "null", "9" * 400, DEEP])
 def test_terms_of_impossible_rows(rows: str) -> None:
     agreement = Agreement((Dense(2),), (3,), num_clients=3, rounds=10)
-    settled = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5, 4), (b"c" * 32, b"d" * 32, b"e" * 32))
+    settled = Terms(b"n" * 32, b"r" * 16, b"o" * 16, (3, 5, 4), (b"c" * 64, b"d" * 64, b"e" * 64))
     terms = settled.to_json(agreement).decode()
     changed = json.dumps(json.loads(terms) | {"rows": ["HERE", 5, 4]}).replace('"HERE"', rows)
     with pytest.raises(CheckpointError):

@@ -48,7 +48,7 @@ def refusal(consortium: Consortium, hello: bytes) -> Refused:
 
 
 def agreement_of_version_1(consortium: Consortium) -> bytes:
-    return consortium.agreement.encode().replace(b"dresfl agreement 3", b"dresfl agreement 1")
+    return consortium.agreement.encode().replace(b"dresfl agreement 4", b"dresfl agreement 1")
 
 
 def test_a_hello_of_version_1(consortium: Consortium) -> None:
@@ -72,7 +72,7 @@ def test_a_hello_of_version_3(consortium: Consortium) -> None:
 def test_an_agreement_of_version_1(consortium: Consortium) -> None:
     hello = Hello(Introduction(9, bytes(64)), bytes(16), agreement_of_version_1(consortium))
     found = str(refusal(consortium, hello.encode()))
-    assert "format: dresfl agreement 3 here, dresfl agreement 1 there" in found
+    assert "format: dresfl agreement 4 here, dresfl agreement 1 there" in found
 
 
 def test_the_folder_of_a_run_of_version_1(consortium: Consortium, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_coordinator_of_version_1_is_named(consortium: Consortium) -> None:
         await listener.start()
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Refused, match="does not speak version 4"):
+                with pytest.raises(Refused, match="does not speak version 5"):
                     await there.start_client(0)
         finally:
             await listener.stop(0)

@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "results" / "attacks.jsonl"
 PAGE = ROOT / "docs" / "results" / "attacks.md"
-HEAD = """# Attacks on the open mode, measured
+HEAD = """# Attacks, measured: on the open mode and on the hidden one
 
 `make attacks` runs the attacks of `tests/attacks` in full. It writes what each found to `results/attacks.jsonl`, and
 this page is made of that file. The [threat model](../explanation/threat-model.md) says what follows.
@@ -20,13 +20,25 @@ Every attack uses only what its attacker sees: a transcript that the participant
 the messages themselves. *Found* is the share of rows for which the true row that is nearest to the computed one is the
 right one. Where the attack is exact it is the share of rows found to the last pixel. An attack can try only those rows
 that the rounds happen to separate. *Prior* is what the attacker finds
-before it has seen anything. The *control* is the same program in a setting where it has to fail.
+before it has seen anything. The *control* of the open mode is the same program in a setting where it has to fail. In
+the hidden mode the attack has to fail, and its control has to succeed: the same attack where one rule is left out.
 """
+HIDDEN_HEAD = """
+# The hidden mode
+
+The attackers see all that the coordinator and one client see together: every published value of every hop, the client's
+own shares, masks and answers, the opened quotients and the final model. The first attacks are those of the open mode.
+They subtract all masks that the client knows. They find what they knew before; without masks the same program finds the
+rows. The others cheat. The table in `tests/attacks/hidden/__init__.py` says which rule stops each of them, and which
+test fails without it.
+"""
+HIDDEN = "hidden/"
 
 
 def title(attack: str) -> str:
     """The first line of the attack's own description."""
-    source = (ROOT / "tests" / "attacks" / f"test_{attack}.py").read_text(encoding="utf-8")
+    folder, _, name = attack.rpartition("/")
+    source = (ROOT / "tests" / "attacks" / folder / f"test_{name}.py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
 
 
@@ -47,10 +59,13 @@ def entry(line: dict[str, Any]) -> str:
 
 def page(lines: list[dict[str, Any]]) -> str:
     """The page of these results."""
-    text = HEAD
-    for attack in dict.fromkeys(line["attack"] for line in lines):
+    text, attacks = HEAD, list(dict.fromkeys(line["attack"] for line in lines))
+    for attack in sorted(attacks, key=lambda name: name.startswith(HIDDEN)):  # the open mode first
         own = [line for line in lines if line["attack"] == attack]
-        text += f"\n## {attack.replace('_', ' ').capitalize()}\n\n{title(attack)}\n\n"
+        if attack.startswith(HIDDEN) and HIDDEN_HEAD not in text:
+            text += HIDDEN_HEAD
+        name = attack.removeprefix(HIDDEN).replace("_", " ").capitalize()
+        text += f"\n## {name}\n\n{title(attack)}\n\n"
         text += "| setting | found | prior | control | seconds |\n|---|---|---|---|---|\n"
         text += "".join(entry(line) + "\n" for line in own)
     processors = sorted({line["processor"] for line in lines})

@@ -78,6 +78,14 @@ class HeadroomAlarm(DresError):
     """A decoded value left its range: overflow, a corrupt upload, or a fault. Weights stay untouched."""
 
 
+class Diverged(DresError):
+    """A hidden run's weights or errors grew beyond what its plan vouches for: the run ends before a mask is outgrown.
+
+    >>> Diverged("the weights diverge", "use a smaller rate").exit_code == 1
+    True
+    """
+
+
 class StoreError(DresError):
     """A participant's folder that cannot be used: damaged, somebody else's, in use, or on a full disk."""
 

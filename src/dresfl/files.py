@@ -214,6 +214,44 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+# -- erasing: what was secret once ----------------------------------------------------------------------------------
+
+
+def erase_file(path: Path) -> None:
+    """Write zeros over a private file, then delete it. Nothing happens if there is none.
+
+    That is all that a program can do: a disk that moves what is written, or a copy of the folder, may still have it.
+    """
+    with disk(path, "erase"), contextlib.suppress(FileNotFoundError):
+        with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b") as file:
+            _blank(file.fileno())
+        path.unlink()
+        sync_folder(path.parent)
+
+
+def replace_erasing(path: Path, data: bytes) -> None:
+    """`write_atomic` of a private file; then zeros go over what was there before."""
+    with disk(path, "erase"):
+        try:
+            before = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            before = -1
+        try:
+            write_atomic(path, data, private=True, error=StoreError)
+            if before >= 0:
+                _blank(before)
+        finally:
+            if before >= 0:
+                os.close(before)
+
+
+def _blank(descriptor: int) -> None:
+    size, place = os.fstat(descriptor).st_size, 0
+    while place < size:
+        place += os.pwrite(descriptor, bytes(min(size - place, 2**20)), place)
+    os.fsync(descriptor)
+
+
 # -- records: small private files with a check of their own -----------------------------------------------------
 
 

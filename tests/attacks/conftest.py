@@ -33,7 +33,9 @@ def report(request: pytest.FixtureRequest) -> Callable[..., None]:
     began = time.monotonic()
 
     def write(**values: object) -> None:
-        line = {"attack": request.node.path.stem.removeprefix("test_"), "test": request.node.name, **values}
+        folder = request.node.path.parent.relative_to(Path(__file__).parent)
+        attack = (folder / request.node.path.stem.removeprefix("test_")).as_posix()
+        line = {"attack": attack, "test": request.node.name, **values}
         line |= {"seconds": round(time.monotonic() - began, 1), "processor": processor()}
         with request.getfixturevalue("capsys").disabled():
             print(json.dumps(line), flush=True)

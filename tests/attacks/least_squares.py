@@ -125,6 +125,15 @@ def found(computed: Tensor, true: Tensor) -> float:
     return float((nearest == torch.arange(len(true))).double().mean())
 
 
+def sample(images: Tensor, computed: Tensor, true: Tensor, levels: int = 16) -> dict[str, list[list[int]]]:
+    """Some images (n,F) that are among the true rows, and what was computed in their place: whole steps of 1/levels."""
+    places = [int((true.double() - image.double()).abs().sum(1).argmin()) for image in images]
+    return {
+        name: [[round(float(value) * levels) for value in row] for row in rows[places].clamp(0, 1)]
+        for name, rows in (("true", true), ("computed", computed))
+    }
+
+
 def error(computed: Tensor, true: Tensor) -> float:
     """The root of the mean squared error, as a part of full scale."""
     return float((computed.double() - true.double()).square().mean().sqrt())

@@ -24,7 +24,7 @@ from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
 from dresfl.storage.transcript import Transcript
 
-from .least_squares import Prior, batch_places, error, found, rows_from_gradients
+from .least_squares import Prior, batch_places, error, found, rows_from_gradients, sample
 
 
 def gradients_from_weights(
@@ -115,6 +115,14 @@ def public_digits() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(test.inputs).flatten(1), torch.from_numpy(test.labels)
 
 
+def shown_digits() -> Tensor:
+    """The first training image of each digit (10,64): the ones that are shown in pictures of what attacks find."""
+    train = load("digits", None).train
+    labels = torch.from_numpy(train.labels)
+    first = [int((labels == k).nonzero()[0]) for k in range(10)]
+    return torch.from_numpy(train.inputs).flatten(1)[first]
+
+
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory):
     out = tmp_path_factory.mktemp("digits")
@@ -136,6 +144,7 @@ def with_labels(run, report, setting: str, epochs: int) -> tuple[float, float]:
         prior_error=error(prior.mean, true),
         control="wrong batches",
         control_found=found(control, true),
+        sample=sample(shown_digits(), rows, true),
     )
     return found(rows, true), found(control, true)
 

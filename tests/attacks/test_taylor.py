@@ -132,9 +132,9 @@ class Round:
         session, family = self.session, self.session.mask_family
         seeds = {number: SecretSeed.fresh() for number in range(len(family.sets))}
         label = opening_label(session, 0, bytes.fromhex(weights_sha256(self.weights)))
-        held, answers = set(family.held_by(known_to)), {}
+        held, answers = set(family.seed_sets.held_by(known_to)), {}
         for client, answer in self.answers.items():
-            unknown = {number: seeds[number] for number in family.held_by(client) if number not in held}
+            unknown = {number: seeds[number] for number in family.seed_sets.held_by(client) if number not in held}
             mask = blinding_of(session, client, unknown).values(label, answer.shape[1])
             answers[client] = session.field.add(answer, mask)
         return answers

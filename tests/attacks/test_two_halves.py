@@ -36,7 +36,7 @@ class Clients:
                 self._tables[share.receiver].put(i, 0, share.residues)
         family = session.mask_family
         seeds = [SecretSeed.fresh() for _ in family.sets]
-        held = [{number: seeds[number] for number in family.held_by(i)} for i in everybody]
+        held = [{number: seeds[number] for number in family.seed_sets.held_by(i)} for i in everybody]
         self._blinding = [blinding_of(session, i, held[i]) for i in everybody]
 
     def answer(self, client: int, task: Task) -> Answer:

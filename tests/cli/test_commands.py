@@ -60,13 +60,47 @@ def test_plan_says_what_the_modes_protect(dresfl: Run, tmp_path: Path):
     plan = json.loads(dresfl(*arguments, "--json", cwd=tmp_path).stdout)
     assert (plan["answers_needed"], plan["max_dropouts"], plan["max_liars"]) == (13, 7, 2)
     against = {line["against"]: line for line in plan["protection"]}
-    assert list(against) == ["clients", "the coordinator", "lying clients", "readers of the model"]
+    assert list(against) == [
+        "clients",
+        "the coordinator",
+        "lying clients",
+        "dealers of false rows",
+        "readers of the model",
+    ]
     assert "rows can be computed from the weights" in against["clients"]["open_mode"]
     assert "up to 2 in a round" in against["lying clients"]["open_mode"]
-    assert all("not there yet" in line["hidden_mode"] for line in plan["protection"])
+    assert "nothing can be learned before the end" in against["clients"]["hidden_mode"]
     shown = dresfl(*arguments, cwd=tmp_path).stdout
     assert "13 of 20 clients must answer" in shown
     assert "what is protected" in shown
+
+
+def test_plan_of_the_hidden_mode(dresfl: Run, tmp_path: Path):
+    arguments = ["plan", "--mode", "hidden", "--clients", "9", "--layers", "64,32,32,10", "--rounds", "300"]
+    plan = json.loads(dresfl(*arguments, "--rows", "1437", "--json", cwd=tmp_path).stdout)
+    assert (plan["schedule"], plan["answers_needed"], plan["max_dropouts"], plan["trips"]) == ("S4", 6, 3, 5)
+    assert list(plan["seconds_per_round"]) == ["1", "20", "50"]
+    assert plan["range_proofs"]["growth"] > 5
+    shown = dresfl(*arguments, "--set", "hidden.trusted_dealers=true", "--rtt", "30", cwd=tmp_path).stdout
+    for words in ("6 of 9 clients must answer a hop", "S2 would take 10 trips", "dealers are trusted", "at 30 ms"):
+        assert words in shown.replace("\n", " ")
+    refused(dresfl(*arguments, "--set", "optimizer.method=adam", cwd=tmp_path), 2, "cannot use adam", "momentum")
+    few = ["plan", "--mode", "hidden", "--clients", "3", "--layers", "64,32,10"]
+    refused(dresfl(*few, cwd=tmp_path), 2, "3 clients are too few", "clients are honest")
+    refused(dresfl("plan", "--clients", "9", "--layers", "64,32,10", "--rtt", "5", cwd=tmp_path), 2, "hidden mode")
+
+
+def test_train_in_the_hidden_mode(dresfl: Run, toy: Path):
+    hidden = "--set", "mode=hidden", "--set", "optimizer.method=momentum", "--set", "optimizer.learning_rate=0.05"
+    result = dresfl("train", "toy.toml", *hidden, "--engine", "direct", "--out", "run", "--json", cwd=toy)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert (summary["mode"], summary["engine"], summary["rounds"]) == ("hidden", "direct", 12)
+    again = dresfl("train", "toy.toml", *hidden, "--engine", "direct", "--out", "again", "--json", cwd=toy)
+    assert json.loads(again.stdout)["weights_sha256"] == summary["weights_sha256"]
+    adam = dresfl("train", "toy.toml", "--set", "mode=hidden", "--set", "optimizer.method=adam", cwd=toy)
+    refused(adam, 2, "cannot use adam", "momentum")
+    refused(dresfl("train", "toy.toml", *hidden, "--record", "all", cwd=toy), 2, "open mode")
 
 
 def test_plan_without_the_span_warning_for_a_large_batch(dresfl: Run, tmp_path: Path):
@@ -239,7 +273,8 @@ def test_a_full_disk_is_refused(dresfl: Run, toy: Path, monkeypatch: pytest.Monk
 
 def test_demo_compares_three_methods_and_draws(dresfl: Run, tmp_path: Path):
     for _ in range(2):  # a second demo replaces the first
-        result = dresfl("demo", "--out", "demo", "--set", "rounds=6", "--set", "evaluate_every=3", cwd=tmp_path)
+        short = "--set", "rounds=6", "--set", "evaluate_every=3", "--no-hidden"
+        result = dresfl("demo", "--out", "demo", *short, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     for word in ("DReS-FL", "FedAvg", "centralised", "seed 0", "passed over"):
         assert word in result.stdout

@@ -116,16 +116,64 @@ def test_with_both_the_log_says_once_what_it_means(trial: Path, kind: type, file
         dataclasses.replace(config, rows_can_be_computed="yes")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"), [("", "the key 'mode' is missing"), ('mode = "hidden"\n', "mode = 'hidden' is not known")]
-)
-def test_the_mode_must_be_written_and_there_is_one(trial: Path, line: str, message: str) -> None:
+def hide(trial: Path, trusted: str = "true") -> None:
+    """Turn the agreement into one of the hidden mode."""
     path = trial / "agreement.toml"
-    path.write_text(path.read_text().replace('mode = "open"\n', line))
-    with pytest.raises(UsageError, match=message) as caught:
+    text = path.read_text().replace('mode = "open"\n', "").replace(OWN, "")
+    text = text.replace("trusted_dealers = false", f"trusted_dealers = {trusted}")
+    path.write_text(text.replace('method = "sgd"', 'method = "momentum"'))
+
+
+@pytest.mark.parametrize(("kind", "file"), [(CoordinatorConfig, FED), (ClientConfig, SITE)])
+def test_the_hidden_mode_is_the_default_and_needs_no_consent_of_ones_own(trial: Path, kind: type, file: str) -> None:
+    hide(trial)
+    fed = trial / FED
+    fed.write_text(fed.read_text()[: fed.read_text().index("[optimizer]")])
+    strike(trial / file, OWN)
+    events = []
+    agreement = consented_agreement(
+        load_settings(kind, trial / file),
+        Roster.load(trial / "roster.json"),
+        lambda event, **fields: events.append((event, fields["meaning"])),
+    )
+    assert agreement.mode == "hidden"
+    assert agreement.optimizer is not None
+    assert agreement.optimizer.method == "momentum"
+    assert [event for event, _ in events] == ["hidden mode", "trusted dealers"]
+    assert "nobody sees a gradient" in events[0][1]
+
+
+def test_without_a_word_on_dealers_their_rows_are_proved(trial: Path) -> None:
+    hide(trial, "false")
+    strike(trial / SITE, OWN)
+    events = []
+    agreement = consented_agreement(
+        load_settings(ClientConfig, trial / SITE),
+        Roster.load(trial / "roster.json"),
+        lambda event, **fields: events.append(event),
+    )
+    assert events == ["hidden mode"]
+    assert agreement.sample_session().range_proof is not None
+
+
+def test_the_optimiser_of_the_hidden_mode_is_the_agreements(trial: Path) -> None:
+    hide(trial)
+    with pytest.raises(UsageError, match="all clients derive the steps") as caught:
         serve_at(trial)
-    for said in ('mode = "open"', 'rows_can_be_computed = "accepted"', "not there yet"):
-        assert said in caught.value.hint
+    assert "agreement.toml" in caught.value.hint
+
+
+def test_settings_of_the_hidden_mode_do_not_stand_in_an_open_agreement(trial: Path) -> None:
+    path = trial / "agreement.toml"
+    text = path.read_text()
+    for found, other, message in (
+        ("kappa = 72", "kappa = 73", r"\[hidden\] has settings"),
+        ('method = "sgd"', 'method = "adam"', r"\[optimizer\] stands in the agreement"),
+        ('mode = "open"', 'mode = "secret"', "mode = 'secret' is not known"),
+    ):
+        path.write_text(text.replace(found, other))
+        with pytest.raises(UsageError, match=message):
+            serve_at(trial)
 
 
 @pytest.mark.parametrize(("command", "file"), [("serve", FED), ("join", SITE)])

@@ -74,7 +74,7 @@ def test_the_path_of_the_storage_key_is_that_of_the_file(trial: Path, tmp_path: 
 def test_a_client_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
     client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
     agreement = config.load_agreement(client, Roster.load(trial / "roster.json"))
-    everybody = prepare(Trial("digits", clients=9).run_config(), None).client_data()
+    everybody = prepare(Trial("digits", clients=9, mode="open").run_config(), None).client_data()
     ours = own_rows(client.data, agreement, 4)
     assert all(torch.equal(one, other) for one, other in zip(ours, everybody[4], strict=True))
 

@@ -9,7 +9,7 @@ from dresfl.sealing import Roster
 
 def write_nine_clients(folder: Path) -> Path:
     """Keys, roster and configurations in a folder, as `dresfl federate` writes them."""
-    wanted = Trial("digits", clients=9)
+    wanted = Trial("digits", clients=9, mode="open")
     write_trial(wanted, folder)
     digest = Roster.load(folder / "roster.json").digest
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)

@@ -10,6 +10,14 @@ def test_expansion():
     assert min(found["seconds"], found["keystream_seconds"], found["ratio_to_keystream"], found["ns_per_word"]) > 0
 
 
+def test_a_hidden_round():
+    found = masks.hidden_round(6, 1, 1, 2, seconds=0.0, values=50)
+    assert (found["primes"], found["answers"], found["mask_seeds"], found["zero_words"]) == (7, 3, 5, 5)
+    parts = [found[f"{part}_seconds"] for part in ("high", "low", "zeros", "six_zeros", "six_bounded", "ratchet")]
+    assert min(parts) > 0
+    assert found["round_seconds"] == sum(parts[:3])
+
+
 def test_certificates():
     large, small = masks.certificates((4,))
     assert (large["clients"], large["threshold"], large["sets"], large["seeds_of_a_client"]) == (4, 3, 4, [3, 3])

@@ -2,16 +2,27 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from dresfl.errors import DresError, MessageError
+from dresfl.errors import DresError, MessageError, Refused, StoreError
 from dresfl.federation.terms import coin_commitment
 from dresfl.field import Octets, Residues, SecretSeed, octets_of, unpacked
-from dresfl.protocol import AnsweredRounds, Session, ShareTable, Task, Verdict, num_slices, slice_range, slice_rows
+from dresfl.protocol import (
+    AnsweredRounds,
+    MemoryNotes,
+    Session,
+    ShareTable,
+    Task,
+    Verdict,
+    num_slices,
+    slice_range,
+    slice_rows,
+)
+from dresfl.protocol.hidden.client import Progress
 
 Place = tuple[int, int]  # a dealer and the number of a slice
 
@@ -37,7 +48,16 @@ class Disk:
     secret: bytes
     sharings: dict[bytes, KeptSharing] = field(default_factory=dict)
     answered: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
+    runs: dict[bytes, "KeptRun"] = field(default_factory=dict)  # of the hidden mode, by session
+    notes: dict[bytes, MemoryNotes] = field(default_factory=dict)  # of sums, by sharing
+    salts: dict[bytes, bytes] = field(default_factory=dict)  # of contributions, each with the sharing that it served
+    made: int = 0  # salts
     model: Task | None = None
+
+    def fresh_salt(self) -> bytes:
+        """16 bytes that this client has not had before."""
+        self.made += 1
+        return self.made.to_bytes(16, "big")
 
     def damage(self, generator: random.Random) -> str:
         """Change a byte of one slice, if there is one."""
@@ -118,6 +138,39 @@ class KeptAnswers(AnsweredRounds):
         return self._kept.setdefault(round_number, weights) == weights
 
 
+@dataclass
+class KeptRun:
+    """A hidden run on the disk: a `HiddenRun`."""
+
+    first_round: int
+    held: Mapping[int, SecretSeed]
+    progress: Progress | None = None
+    ended: bool = False
+    models: int = 0
+
+    def keep(self, progress: Progress) -> None:
+        last = self.progress
+        if last is not None and (last.stopped or last.position.order > progress.position.order):
+            raise Refused("back behind what was answered")
+        if last is not None and last.position.order == progress.position.order and not progress.stopped:
+            raise Refused("answered before")
+        self.progress = progress
+
+    def seeds(self) -> tuple[int, Mapping[int, SecretSeed]]:
+        return self.first_round, self.held
+
+    def keep_seeds(self, round_number: int, seeds: Mapping[int, SecretSeed]) -> None:
+        if round_number < self.first_round:
+            raise StoreError("seeds go on, and never back")
+        self.first_round, self.held = round_number, dict(seeds)
+
+    def claim_model(self) -> None:
+        self.models += 1
+
+    def end(self) -> None:
+        self.ended, self.held = True, {}
+
+
 class MemoryStore:
     """A `Store` over a `Disk`, for the time of one process."""
 
@@ -140,6 +193,9 @@ class MemoryStore:
 
     def owns(self, contribution: bytes) -> bool:
         return contribution[:16] == self._seed.tag()
+
+    def claim_contribution(self, session: Session, contribution: bytes) -> bool:
+        return self._disk.salts.setdefault(contribution[16:32], session.sharing_id) == session.sharing_id
 
     def held_nonces(self, session_of: Callable[[tuple[int, ...], bytes], Session], index: int) -> Sequence[bytes]:
         nonces = []
@@ -168,6 +224,10 @@ class MemoryStore:
         kept.coins = kept.coins or coins
         return kept.coins == coins
 
+    def claimed_coins(self, session: Session) -> bytes:
+        kept = self._disk.sharings.get(session.sharing_id)
+        return (kept and kept.coins) or bytes(32)
+
     def verdict(self, session: Session) -> Verdict | None:
         kept = self._disk.sharings.get(session.sharing_id)
         return kept and kept.verdict
@@ -177,3 +237,20 @@ class MemoryStore:
 
     def answered(self, session: Session) -> KeptAnswers:
         return KeptAnswers(self._disk.answered.setdefault(session.session_id, {}))
+
+    # -- the hidden mode ---------------------------------------------------------------------------------------
+
+    def offered_nonces(self, session_of: Callable[[tuple[int, ...], bytes], Session], index: int) -> Sequence[bytes]:
+        return self.held_nonces(session_of, index)
+
+    def mask_secret(self, session: Session) -> SecretSeed:
+        return self._seed.derive(b"masks" + session.sharing_digest)
+
+    def hidden_run(self, session: Session) -> KeptRun | None:
+        return self._disk.runs.get(session.session_id)
+
+    def sum_notes(self, session: Session) -> MemoryNotes:
+        return self._disk.notes.setdefault(session.sharing_id, MemoryNotes())
+
+    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> KeptRun:
+        return self._disk.runs.setdefault(session.session_id, KeptRun(0, dict(seeds)))

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dresfl.errors import InfeasiblePlan, MessageError, UsageError
 from dresfl.federation import Agreement, make_session, sharing_nonce
 from dresfl.model import Conv2d, Dense, Flatten, Square, SumPool, layer_kinds
+from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.settings import HiddenSettings
 
 BASE = Agreement((Dense(3), Square(), Dense(2)), (3,), num_clients=9, rounds=50)
 CHANGES = {
@@ -40,11 +42,86 @@ def changed(name):
     )
 
 
+HIDDEN = replace(
+    BASE,
+    mode="hidden",
+    hidden=HiddenSettings(trusted_dealers=True),
+    optimizer=Optimizer(method="momentum", learning_rate=0.05),
+)
+HIDDEN_CHANGES = {
+    "schedule": "S2",
+    "mask_degree": 1,
+    "honest_clients": True,
+    "check": "C",
+    "trusted_dealers": False,
+    "nonnegative_inputs": True,
+    "kappa": 80,
+    "validation_every": 5,
+    "runs": 2,
+    "trials": 1,
+    "trial": True,
+    "model_for": "clients",
+    "totals": "confusion",
+    "weight_bits": 17,
+    "value_bits": 9,
+    "error_bits": 13,
+}
+VALIDATION = {"validation_every": 10, "validation_share": 0.2}
+
+
 def test_every_field_changes_the_digest():
-    assert {*CHANGES, "mode"} == {field.name for field in fields(Agreement)}  # there is one mode
+    assert {*CHANGES, "mode", "hidden", "optimizer"} == {field.name for field in fields(Agreement)}
     digests = {BASE.digest, *(changed(name).digest for name in CHANGES)}
     assert len(digests) == len(CHANGES) + 1
     assert replace(BASE).digest == BASE.digest
+
+
+def test_every_setting_of_the_hidden_mode_changes_the_digest():
+    base = replace(HIDDEN, hidden=replace(HIDDEN.hidden, **VALIDATION))
+    named = {*HIDDEN_CHANGES, "validation_share", "patience"}
+    assert named == {field.name for field in fields(HiddenSettings)}
+    changes = [{name: value} for name, value in HIDDEN_CHANGES.items()]
+    changes += [{"validation_share": 0.3}, {"patience": 2}]
+    digests = {replace(base, hidden=replace(base.hidden, **change)).digest for change in changes}
+    rates = {replace(base, optimizer=replace(base.optimizer, learning_rate=rate)).digest for rate in (0.04, 0.06)}
+    assert len(digests | rates | {base.digest, HIDDEN.digest, BASE.digest}) == len(changes) + 5
+
+
+def test_the_hidden_mode_needs_its_settings_and_the_open_mode_has_none():
+    for change in ({"hidden": None}, {"optimizer": None}, {"mode": "open"}):
+        with pytest.raises(UsageError, match="mode = "):
+            replace(HIDDEN, **change)
+    with pytest.raises(UsageError, match="mode = 'secret' is not known"):
+        replace(BASE, mode="secret")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [(Optimizer(method="adam"), "adam"), (Optimizer(method="momentum", max_norm=1.0), "clip")],
+)
+def test_what_the_hidden_mode_cannot_run_is_refused_by_name(optimizer, message):
+    with pytest.raises(UsageError, match=message) as found:
+        replace(HIDDEN, optimizer=optimizer)
+    assert "momentum" in found.value.hint or "max_norm = 0" in found.value.hint
+
+
+def test_the_hidden_mode_proves_ranges_unless_dealers_are_said_to_be_trusted():
+    """Nobody has to accept anything: what the open mode shows is not shown."""
+    for trusted in (True, False):
+        agreement = replace(HIDDEN, hidden=HiddenSettings(trusted_dealers=trusted))
+        agreement.check_consent()
+        assert (agreement.sample_session().range_proof is None) == trusted
+
+
+def test_a_hidden_session_has_the_plans_threshold_and_network():
+    session = make_session(HIDDEN, tuple(range(4, 13)), b"n", b"r")
+    assert (session.recovery_threshold, session.answers_needed) == (5, 6)
+    assert session.network == HIDDEN.network
+    assert session.network.weight_bits == session.hidden_plan.settings.weight_bits == 18
+    validating = replace(HIDDEN, hidden=replace(HIDDEN.hidden, **VALIDATION))
+    assert make_session(validating, (10,) * 9, b"n", b"r").hidden_plan.validation_rows == 18
+    assert validating.sample_session().hidden_plan.validation_rows > 0
+    HIDDEN.check_masks()
 
 
 def test_the_bytes_are_canonical_json():
@@ -53,7 +130,7 @@ def test_the_bytes_are_canonical_json():
     assert json.dumps(described, sort_keys=True, separators=(",", ":")).encode() == encoded
     assert hashlib.sha256(encoded).digest() == BASE.digest
     assert described["layers"][0] == {"kind": "dense", "units": 3, "weight_bits": None, "init": None}
-    assert described["format"] == "dresfl agreement 3"
+    assert described["format"] == "dresfl agreement 4"
     assert replace(BASE, input_bound=2, shift=0).encode() == replace(BASE, input_bound=2.0, shift=0.0).encode()
 
 

@@ -181,11 +181,11 @@ def test_one_receiver_off_the_polynomial_deviates(monkeypatch):
 
 def test_seeds_that_differ_name_their_dealer(monkeypatch):
     places, terms = shared()
-    family = terms.session(places.setting.agreement).mask_family
-    number = family.dealt_by(2)[0]
-    holder = next(client for client in family.holders(number) if client != 2)
+    seeds = terms.session(places.setting.agreement).seed_sets
+    number = seeds.dealt_by(2)[0]
+    holder = next(client for client in seeds.holders(number) if client != 2)
     table = places.places[holder]._member[1]
-    table._set_up[2] = bytes(32 * len(family.dealt_by(2)) - 1) + b"x" + table._set_up[2][32 * len(family.dealt_by(2)) :]
+    table._set_up[2] = bytes(32 * len(seeds.dealt_by(2)) - 1) + b"x" + table._set_up[2][32 * len(seeds.dealt_by(2)) :]
     coins = coins_of(places, terms)
     checking = Checking(terms, terms.session(places.setting.agreement))
     for client in CLIENTS:
@@ -195,7 +195,7 @@ def test_seeds_that_differ_name_their_dealer(monkeypatch):
         message = place.perform(CheckDealers(coins))
         checking.checked(client, message.hashes, message.values)
     assert checking.verdict() == Verdict((), (holder,))
-    assert checking.different_seeds == [(2, holder)]
+    assert checking.different_seeds == ((2, holder),)
 
 
 def test_check_values_of_another_size_are_refused():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dresfl.federation import Terms, coordinator, enrolment, relay, site, workplace
+from dresfl.federation import Terms, coordinator, enrolment, open_rounds, relay, site, workplace
 from dresfl.federation.actions import Action, Record, SendToCoordinator, StoreTerms
 from dresfl.protocol import MemoryAnswers
 
@@ -62,12 +62,12 @@ Patch = Callable[[Any], None]
 
 
 def record_after_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = coordinator.Coordinator._next_round
+    right = open_rounds.OpenRounds._next_round
 
     def wrong(self: Any, now: float) -> list[Action]:
         return sorted(right(self, now), key=lambda action: isinstance(action, Record))
 
-    monkeypatch.setattr(coordinator.Coordinator, "_next_round", wrong)
+    monkeypatch.setattr(open_rounds.OpenRounds, "_next_round", wrong)
 
 
 def terms_stored_after_sending(monkeypatch: pytest.MonkeyPatch) -> None:

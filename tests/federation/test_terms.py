@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from dresfl.errors import CheckpointError, MessageError, Refused
 from dresfl.federation import NO_NONCE, Introduction, Terms, sharing_nonce
 from dresfl.federation.terms import _digest
+from dresfl.protocol import Verdict, coin_commitment
 from five_clients import AGREEMENT, NONCE, ROWS
+
+from .setting import hidden
 
 INDEX = 2
 
@@ -136,3 +139,15 @@ def test_terms_of_another_agreement_are_refused():
     data = Terms.settle(introductions()).to_json(AGREEMENT)
     with pytest.raises(CheckpointError, match="of another agreement"):
         Terms.from_json(data, replace(AGREEMENT, rounds=51))
+
+
+def test_coins_that_were_committed_to_name_a_fresh_hidden_run():
+    agreement, rows = hidden(5).agreement, (4,) * 5
+    coins = tuple(bytes([i + 1]) * 32 for i in range(5))
+    given = [Introduction(count, bytes(32) + coin_commitment(coin)) for count, coin in zip(rows, coins, strict=True)]
+    terms = Terms.settle(given)
+    judged = replace(terms, coins=coins, verdict=Verdict())
+    without = replace(judged, coins=(*coins[:4], bytes(32)))  # client 4 was away
+    assert len({t.session(agreement).run for t in (judged, without)}) == 2
+    used_again = replace(judged, nonce=NONCE)
+    assert used_again.session(agreement).run == replace(used_again, coins=None).session(agreement).run

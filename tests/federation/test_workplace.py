@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dresfl.errors import MessageError, Refused
-from dresfl.federation import NO_NONCE, Terms, Workplace
+from dresfl.federation import NO_NONCE, Terms, Workplace, sharing_nonce
 from dresfl.federation.actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict
 from dresfl.federation.checking import Checking
 from dresfl.federation.sealed_slices import missing_slices
@@ -32,7 +32,7 @@ class Places:
         inputs, targets = self.setting.rows[client]
         rows = inputs + change, targets
         identity, agreement = self.setting.clients[client], self.setting.agreement
-        store = MemoryStore(self.disks[client], rows, lambda: bytes([client]) * 16)
+        store = MemoryStore(self.disks[client], rows, self.disks[client].fresh_salt)
         return Workplace(agreement, identity, self.setting.roster, store, lambda: rows, keep_model=self.kept.append)
 
     def terms(self):
@@ -203,6 +203,19 @@ def test_a_new_sharing_after_another(all_places):
     session = all_places.share(terms)
     _, table = all_places.places[4]._member
     assert not any(missing_slices(session, dealer, table) for dealer in CLIENTS)
+
+
+def test_a_coin_that_was_shown_serves_no_second_sharing(all_places):
+    """A dealer that knows all coins before it deals could pass its check, whatever it deals."""
+    first = all_places.terms()
+    all_places.share(first)
+    own = bytes(range(16))
+    second = replace(first, own_bytes=own, nonce=sharing_nonce(own, first.contributions))
+    assert second.fresh
+    found = all_places.places[2].perform(Join(second))
+    assert isinstance(found, Refused)
+    assert "served another sharing" in str(found)
+    assert isinstance(all_places.places[2].perform(Join(first)), Membership), "who comes back goes on"
 
 
 def test_the_model_is_kept(all_places):

@@ -42,9 +42,11 @@ from dresfl.federation.actions import (
     Leave,
     Log,
     Record,
+    RecordLoss,
     Send,
     SendSlice,
     SendToCoordinator,
+    StoreBroadcast,
     StoreSlice,
     StoreTerms,
     Work,
@@ -56,16 +58,20 @@ from dresfl.federation.messages import (
     Done,
     Hello,
     Holding,
+    HopAnswered,
     Judged,
     Message,
+    Opened,
     Ready,
     Relayed,
+    Resume,
     Weights,
 )
 from dresfl.masking import Blinding
 from dresfl.model import Network, weights_sha256
-from dresfl.protocol import Client, Session, Task, Training, num_slices, slices
+from dresfl.protocol import Client, Session, Task, Totals, Training, findings, num_slices, slices
 from dresfl.protocol import session as session_module
+from dresfl.protocol.hidden.answers import HopAnswer
 
 from .memory_store import Disk, MemoryStore
 from .setting import Setting, linear, squared
@@ -142,6 +148,7 @@ class CoordinatorDisk:
     terms: bytes | None = None
     checkpoint: dict[str, Tensor] | None = None
     outcomes: dict[int, str] = field(default_factory=dict)
+    hops: list[StoreBroadcast] = field(default_factory=list)  # of the last four rounds, in the hidden mode
     slices: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
 
 
@@ -156,6 +163,7 @@ class Schedule:
     bends: bool
     slow: int | None  # a client whose events are rarely chosen
     patient: bool  # no time passes while something can happen at once
+    late: bool = False  # no fault is played before the first hop is published
 
     @classmethod
     def draw(cls, generator: random.Random, setting: Setting | None = None) -> "Schedule":
@@ -164,7 +172,7 @@ class Schedule:
         timing = RoundTiming(
             grace=generator.choice((0.0, 0.0, 0.5)),
             deadline=generator.choice((2.0, 30.0)),
-            on_shortage=generator.choice(("retry", "retry", "skip")),
+            on_shortage=generator.choice(("retry", "retry", "retry" if setting.is_hidden else "skip")),
         )
         settings = CoordinatorSettings(
             timing, linger=generator.choice((0.0, 30.0, 60.0)), windows=generator.choice((tight, some, Windows()))
@@ -178,6 +186,7 @@ class Schedule:
             bends=generator.random() < 0.25,
             slow=generator.choice((None, None, generator.randrange(setting.num_clients))),
             patient=generator.random() < 0.3,
+            late=setting.is_hidden and generator.random() < 0.75,
         )
 
 
@@ -212,15 +221,18 @@ class World:
         self.fuses: dict[int, int] = {}  # actions until a process dies
         self.timers: list[tuple[float, str, Callable[[], None]]] = []
         self.processes: dict[int, Process] = {}
-        self.left: dict[int, Task] = {}
+        self.left: dict[int, Task | None] = {}
         self.given_up: dict[int, list[str]] = {}
         self.bent: dict[int, set[str]] = {}  # by client: what was bent on its links
         self.disturbances: list[str] = []  # what an undisturbed run does not have
         self.full_disk = False
         self.answers: dict[tuple[bytes, int, int], str] = {}  # session, client, round -> weights it was answered for
+        self.uploads: dict[tuple[bytes, int, int, int], bytes] = {}  # session, client, round, hop -> what was sent
+        self.histories: list[tuple[int, int]] = []  # clients that were told what they missed, and in how many bytes
         self.machine: Coordinator | None = None
         self.server: Training | None = None
         self.final: str | None = None
+        self.totals: Totals | None = None  # at the coordinator, of a hidden run
         self.gave_up = ""  # why the coordinator ended the run
         self.informed: set[int] = set()
         self.start_coordinator()
@@ -267,6 +279,7 @@ class World:
             make_training,
             terms,
             lambda session: sorted(disk.slices),
+            lambda run: list(disk.hops),
         )
         self.coordinator_does(self.machine.start(self.now))
 
@@ -309,6 +322,10 @@ class World:
                 disk.terms = action.terms.to_json(self.setting.agreement)
             case Record():
                 self._record(action)
+            case StoreBroadcast():
+                self._store_hop(action)
+            case RecordLoss():
+                self.note("coordinator records a loss", action.loss)
             case StoreSlice():
                 if self.full_disk:
                     self.full_disk = False
@@ -344,13 +361,26 @@ class World:
             raise self.broken("the coordinator is dead")
         return self.machine
 
+    def _store_hop(self, hop: StoreBroadcast) -> None:
+        """Hops follow each other, and are never stored twice."""
+        hops, place = self.disk.hops, (hop.round_number, hop.hop)
+        if hops and place not in (
+            (hops[-1].round_number, hops[-1].hop + 1),
+            (hops[-1].round_number + 1, 0),
+        ):
+            raise self.broken(f"hop {place} was stored after {hops[-1].round_number, hops[-1].hop}")
+        self.note("coordinator stores hop", place)
+        self.disk.hops = [kept for kept in hops if kept.round_number > hop.round_number - 4] + [hop]
+
     def _record(self, action: Record) -> None:
         number, outcome, server = action.record.round_number, action.record.outcome, self.server
-        assert server is not None
         self.note("coordinator records round", number, outcome, action.record.survivors)
         known = self.disk.outcomes.setdefault(number, outcome)
         if known != outcome:
             raise self.broken(f"round {number} was {known}, and is {outcome} after a restart")
+        if self.setting.is_hidden:
+            return
+        assert server is not None
         if number % self.schedule.checkpoint_every == 0 or server.done or outcome != "stepped":
             self.disk.checkpoint = {name: value.clone() for name, value in server.state().items()}
 
@@ -363,7 +393,13 @@ class World:
             terms = None if self.disk.terms is None else Terms.from_json(self.disk.terms, self.setting.agreement)
             if terms is None or terms.verdict != action.message.verdict:
                 raise self.broken("a verdict was sent that is not on the disk")
-        elif isinstance(action.message, (Weights, Done)):
+        elif isinstance(action.message, Opened):
+            opened = action.message.round_number, action.message.hop, bytes(action.message.published)
+            if opened not in [(hop.round_number, hop.hop, hop.published) for hop in self.disk.hops]:
+                raise self.broken(f"hop {opened[:2]} was published before it was stored")
+        elif isinstance(action.message, Resume):
+            self.histories.append((action.client, len(action.message.history)))
+        elif isinstance(action.message, (Weights, Done)) and not self.setting.is_hidden:
             server = self.server
             assert server is not None
             unwritten = [number for number in range(server.round_number) if number not in self.disk.outcomes]
@@ -387,13 +423,14 @@ class World:
 
     def _finish(self) -> None:
         machine, server = self._alive, self.server
-        assert server is not None
         self.note("coordinator has ended")
         if not machine.ended:
             raise self.broken("Finish came, but the machine has not ended")
         if machine.wake_at is not None:
             raise self.broken("an ended machine wants to be woken")
-        self.final, self.informed = weights_sha256(server.weights), set(machine._informed)
+        weights = machine.model if server is None else server.weights
+        self.final = "none" if weights is None else weights_sha256(weights)
+        self.informed, self.totals = set(machine._informed), machine.totals
         for client in list(self.current):
             self._end_link(client, None)
         self.machine = None
@@ -406,7 +443,7 @@ class World:
         inputs, targets = self.setting.rows[client]
         rows = (inputs if own_rows else inputs + 1), targets
         self.note("client", client, "starts", "" if own_rows else "with other rows")
-        store = MemoryStore(self.disks[client], rows, lambda: bytes(16))
+        store = MemoryStore(self.disks[client], rows, self.disks[client].fresh_salt)
         setting = self.setting
 
         def keep_model(task: Task) -> None:
@@ -473,8 +510,20 @@ class World:
     def _client_sends(self, client: int, process: Process, message: Message) -> None:
         if isinstance(message, (Ack, Holding, Ready)):
             self._check_claims(process, message)
+        if isinstance(message, HopAnswered):
+            self._check_upload(client, process, bytes(message.answer))
         if process.link is not None:
             process.link.up.append(message.encode())
+
+    def _check_upload(self, client: int, process: Process, answer: bytes) -> None:
+        """A client answers each hop once, in one way, and has written down where it stands."""
+        session, _ = process.workplace._member
+        position = HopAnswer.position_of(answer)
+        if self.uploads.setdefault((session.session_id, client, *position.order), answer) != answer:
+            raise self.broken(f"client {client} answered hop {position.order} twice, with other bytes")
+        kept = self.disks[client].runs[session.session_id].progress
+        if kept is None or kept.position.order < position.order:
+            raise self.broken(f"client {client} answered hop {position.order} before it was on its disk")
 
     def _check_claims(self, process: Process, message: Ack | Holding | Ready) -> None:
         """What a client says it has is on its disk."""
@@ -796,7 +845,8 @@ class World:
         generator = self.random
         self.now += generator.random() * 0.01
         self.links = [link for link in self.links if link.client_end or link.coordinator_end]
-        if self.faults_left and generator.random() < 0.02:
+        begun = not self.schedule.late or self.disk.hops
+        if self.faults_left and begun and generator.random() < (0.05 if self.schedule.late else 0.02):
             self.fault()
         found = self.possible()
         if not found or (not self.schedule.patient and generator.random() < 0.003):
@@ -845,6 +895,8 @@ class World:
             if (outcomes[number] == "skipped" and not skips) or (outcomes[number] == "refused" and not bends):
                 raise self.broken(f"round {number} was {outcomes[number]} without a reason")
         stepped = tuple(outcomes[number] == "stepped" for number in rounds)
+        if self.setting.is_hidden:
+            return self._check_hidden()
         if self.final != self.setting.weights_after(stepped):
             raise self.broken(f"other weights than those of an undisturbed run came out of {outcomes}")
         for client in range(self.setting.num_clients):
@@ -854,7 +906,8 @@ class World:
                 continue
             if client in self.informed and kept != self.final:
                 raise self.broken(f"client {client} was informed, but has other weights")
-            if client in self.left and weights_sha256(self.left[client].weights) != self.final:
+            final = self.left.get(client)
+            if final is not None and weights_sha256(final.weights) != self.final:
                 raise self.broken(f"client {client} left with other weights")
         quiet = not self.schedule.faults and self.schedule.patient and self.schedule.settings.linger
         if quiet and len(self.informed) < self.setting.num_clients:
@@ -862,6 +915,21 @@ class World:
         if not self.played and self.disturbances:
             raise self.broken(f"without a fault: {self.disturbances}")
         return "exact" if all(stepped) else "skipped" if "refused" not in outcomes.values() else "round refused"
+
+    def _check_hidden(self) -> str:
+        """A hidden run has ended: with the weights of a run in one process, whoever was missing when."""
+        terms = Terms.from_json(self.disk.terms or b"", self.setting.agreement)
+        wanted = self.setting.hidden_model(terms.session(self.setting.agreement), self.disks)
+        everybody = self.setting.agreement.hidden.model_for == "everybody"
+        if self.final != (wanted if everybody else "none"):
+            raise self.broken("other weights than those of an undisturbed run came out")
+        for client in range(self.setting.num_clients):
+            model = self.disks[client].model
+            if model is not None and weights_sha256(model.weights) != wanted:
+                raise self.broken(f"client {client} has other weights")
+            if client in self.informed and model is None:
+                raise self.broken(f"client {client} was informed, but has no weights")
+        return "exact"
 
 
 def remembering(function: Callable[..., Any], key: Callable[..., object]) -> Callable[..., Any]:
@@ -907,7 +975,7 @@ REMEMBERED: list[tuple[Any, str, Any]] = [
             lambda self, receivers: (self.session.sharing_id, self._secret.tag(), self.index, tuple(receivers)),
         ),
         (
-            workplace_module,
+            findings,
             "combine_shares",
             lambda session, table, dealer, coins, check: (
                 session.sharing_id,

@@ -156,3 +156,69 @@ def test_the_most_bits(path):
     assert canonical(found, (251, 16777213)) == [
         [[x % p for x in plain_bounded(bytes(32), MOST_BITS, 2)]] for p in (251, 16777213)
     ]
+
+
+def plain_bounded_sum(keys, moduli, coefficients, bits, count, first):
+    """Σ_s coefficients[m][s]·x_s[first + j] modulo p_m, in integers."""
+    drawn = [plain_bounded(key, bits, first + count)[first:] for key in keys]
+    return [
+        [sum(c * x for c, x in zip(row, column, strict=True)) % p for column in zip(*drawn, strict=True)]
+        for p, row in zip(moduli, coefficients, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "bits", "count", "first"),
+    [(1, 1, 1, 0), (3, 18, 40, 7), (2, 126, 700, 0), (5, 32, 513, 513), (70, 125, 20, 3), (300, 31, 18, 16)],
+)
+def test_sums_of_bounded_integers_are_the_addressed_keystream(path, seeds, bits, count, first):
+    primes, rng = (23, 65521, 16777199, 16777213), random.Random(count)
+    keys = [rng.randbytes(32) for _ in range(seeds)]
+    coefficients = [[rng.randrange(p) for _ in keys] for p in primes]
+    symmetric = [[c - p if c > p // 2 else c for c in row] for row, p in zip(coefficients, primes, strict=True)]
+    expected = plain_bounded_sum(keys, primes, coefficients, bits, count, first)
+    for given_ in (coefficients, symmetric):
+        table = torch.tensor(given_, dtype=torch.float64)
+        found = ResidueField(primes, 1).bounded_sum(keys_of(*keys), table, bits, count, first)
+        assert canonical(found, primes) == expected
+
+
+@pytest.mark.parametrize(("bits", "seeds"), [(MOST_BITS, 2), (64, 1000), (32, 256), (32, 255)])
+def test_long_sums_of_the_largest_terms(path, bits, seeds):
+    """Many products of a 24-bit coefficient and a 32-bit word: sums are reduced before they overflow."""
+    p, keys = 16777213, [bytes([s % 256, s // 256]) * 16 for s in range(seeds)]
+    coefficients = torch.full((1, seeds), -1.0, dtype=torch.float64)
+    found = ResidueField((p,), 1).bounded_sum(keys_of(*keys), coefficients, bits, 3)
+    assert canonical(found, (p,)) == plain_bounded_sum(keys, (p,), [[p - 1] * seeds], bits, 3, 0)
+
+
+def test_a_byte_field_has_the_same_bounded_sums(path):
+    primes, keys = tuple(TINY[-4:]), keys_of(bytes(32), bytes(range(32)))
+    coefficients = torch.tensor([[3, -1], [4, 1], [-5, 9], [2, 6]])
+    found = ByteField(primes, 1).bounded_sum(keys, coefficients.to(torch.int8), 77, 100, 5)
+    assert found.dtype == torch.int8
+    assert ResidueField(primes, 1).bounded_sum(keys, coefficients.to(torch.float64), 77, 100, 5).equal(found.double())
+
+
+def test_torch_sums_a_few_bounded_integers_at_a_time(monkeypatch):
+    monkeypatch.setattr(cpu, "_compiled", None)
+    field, keys = ResidueField(REJECTING, 1), keys_of(bytes(32), bytes(range(32)))
+    coefficients = field.embed(torch.tensor([5, 7]))
+    whole = field.bounded_sum(keys, coefficients, 40, 500, 21)
+    monkeypatch.setattr("dresfl.field.random._WORDS_HELD", 200)
+    assert field.bounded_sum(keys, coefficients, 40, 500, 21).equal(whole)
+
+
+def test_no_bounded_integers_no_sum(path):
+    field = ResidueField(REJECTING, 1)
+    none = torch.empty((0, 8), dtype=torch.int32)
+    assert field.bounded_sum(none, torch.empty((2, 0), dtype=torch.float64), 40, 5).eq(0).all()
+    assert field.bounded_sum(keys_of(bytes(32)), torch.ones((2, 1), dtype=torch.float64), 40, 0).shape == (2, 0)
+
+
+def test_bounded_sums_refuse_what_does_not_fit():
+    field = ResidueField(REJECTING, 1)
+    with pytest.raises(FieldError, match=r"\(2,1\) expected"):
+        field.bounded_sum(keys_of(bytes(32)), torch.ones((2, 2)), 9, 1)
+    with pytest.raises(FieldError, match="not 0"):
+        field.bounded_sum(keys_of(bytes(32)), torch.ones((2, 1)), 0, 1)

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import hmac
 import itertools
 import pickle
 import random
@@ -187,3 +188,11 @@ def test_fresh_seeds_differ():
 def test_secret_seed_of_a_wrong_length_is_refused(length):
     with pytest.raises(FieldError, match="32 bytes"):
         SecretSeed(bytes(length))
+
+
+def test_a_ratchet_goes_one_way_and_needs_its_label():
+    seed = SecretSeed(KEY)
+    first = seed.ratchet(b"round 1")
+    assert first.reveal() == hmac.digest(KEY, b"dresfl ratchetround 1", "sha256")
+    others = [seed, seed.ratchet(b"round 2"), first.ratchet(b"round 1"), seed.derive(b"round 1"), seed.ratchet(b"")]
+    assert len({first.reveal(), *(other.reveal() for other in others)}) == 6

@@ -5,9 +5,11 @@ from dataclasses import replace
 import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dresfl.federation import Introduction, Terms
+from dresfl.federation import Agreement, Introduction, Terms
+from dresfl.model import Dense
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Training
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.sealing import Identity, Roster
 from five_clients import AGREEMENT, ROWS
 
@@ -30,3 +32,16 @@ WEIGHTS = torch.arange(SESSION.network.num_parameters) - 9
 
 def training() -> Training:
     return Training(SESSION, Optimizer(method="momentum", learning_rate=0.05, schedule="constant"), AGREED.rounds)
+
+
+HIDDEN_AGREED = Agreement(
+    layers=(Dense(2),),
+    input_shape=(3,),
+    num_clients=5,
+    rounds=3,
+    roster=ROSTER.digest,
+    mode="hidden",
+    hidden=HiddenSettings(schedule="S2", trusted_dealers=True),
+    optimizer=Optimizer(),
+)
+HIDDEN_SESSION = HIDDEN_AGREED.sample_session()

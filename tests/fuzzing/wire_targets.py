@@ -14,17 +14,32 @@ from dresfl.federation import Terms, messages
 from dresfl.federation.messages import (
     FROM_CLIENT,
     FROM_COORDINATOR,
+    Attestations,
+    Attested,
     Begin,
     Check,
     Checked,
+    Confirmations,
+    Counted,
+    DealersOf,
     Delta,
     Hello,
     Judged,
     Message,
+    Release,
+    SetSigned,
+    Standing,
+    Started,
+    TotalsOf,
     Weights,
 )
 from dresfl.federation.terms import _digest as terms_digest
 from dresfl.protocol import Answer, Share, Task, Verdict
+from dresfl.protocol.hidden.answers import HopAnswer
+from dresfl.protocol.hidden.archive import decode_history, encode_history
+from dresfl.protocol.hidden.check import KEY_WORDS
+from dresfl.protocol.hidden.ledger import History, Position, WeightBroadcast
+from dresfl.protocol.hidden.published import num_values, unpack_published
 from dresfl.runtimes.flower_runtime.bundles import Reply, Request
 from dresfl.runtimes.grpc_runtime.streams import bundle, unbundle
 from dresfl.runtimes.grpc_runtime.weights import WeightReceiver, WeightSender
@@ -41,7 +56,7 @@ from dresfl.sealing import (
 from dresfl.sealing.certificates import check_certificate, describe, valid_until
 from dresfl.sealing.identity import IDENTITY_FILE, TLS_KEY_FILE, load_tls_key, private_pem
 
-from .setting import AGREED, CLIENTS, COORDINATOR, INTRODUCTION, ROSTER, SESSION, TERMS, WEIGHTS
+from .setting import AGREED, CLIENTS, COORDINATOR, HIDDEN_SESSION, INTRODUCTION, ROSTER, SESSION, TERMS, WEIGHTS
 from .target import Target, folder, written
 
 TEXT = 400  # bytes of memory for a byte of text that is parsed: "[]," makes a list
@@ -50,6 +65,22 @@ REFUSED = (IdentityError,)
 
 
 # -- the machine's messages -----------------------------------------------------------------------------------
+
+
+_FOUND = Checked((b"h" * 16, b"i" * 16), b"values")
+_PLACE = Position(3, 1, b"c" * 32)
+HIDDEN_SAMPLES: tuple[Message, ...] = (
+    Attested(b"s" * 64, _FOUND),
+    Attestations((b"c" * 32, b"d" * 32), ((0, Attested(b"s" * 64, _FOUND)), (1, Attested(b"t" * 64, _FOUND)))),
+    Standing.at(_PLACE, b"s" * 64, holds_check=True, behind=False),
+    Started(((0, b"s" * 64), (2, b"t" * 64))),
+    Confirmations(_PLACE, ((0, b"s" * 64, b"values"), (2, b"t" * 64, b"valuer"))),
+    Counted(b"i" * 16, ((1, b"sealed"), (2, b"sealed too"))),
+    SetSigned(b"i" * 16, b"s" * 64, (0, 2)),
+    DealersOf(b"i" * 16, (0, 1, 2), ((0, b"sealed"), (1, b"sealed too"))),
+    Release(b"i" * 16, (0, 1), ((0, b"s" * 64), (1, b"t" * 64)), ((0, b"sealed"), (1, b"sealed too"))),
+    TotalsOf(b"i" * 16, (0, 1), (5, -6)),
+)
 
 
 def message_samples(kind: type[Message]) -> list[bytes]:
@@ -65,7 +96,10 @@ def message_samples(kind: type[Message]) -> list[bytes]:
         return [Check((b"c" * 32, b"d" * 32)).encode()[1:]]
     if kind is Judged:
         return [Judged(Verdict((0, 2), (1,))).encode()[1:], Judged(Verdict()).encode()[1:]]
-    if issubclass(kind, messages._Plain):
+    for sample in HIDDEN_SAMPLES:
+        if type(sample) is kind:
+            return [sample.encode()[1:]]
+    if issubclass(kind, messages.Plain):
         fixed = bytes(range(1, kind.FORM.size + 1))
         return [fixed + rest for rest in (b"", b"text that follows", Task(3, WEIGHTS).encode(SESSION))]
     return [bytes(size) for size in (0, 16, 100)]
@@ -129,7 +163,26 @@ def travelling_targets() -> Iterator[Target]:
     bundled = bundle([messages.decode(bytes([FROM_CLIENT[i].KIND]) + s[0], FROM_CLIENT) for i, s in enumerate(sent)])
     yield Target("grpc bundle", unbundle, [bundled, bytes(4)], (MessageError,), each_byte=250)
     yield Target("grpc weights", _follow, _deltas(), (MessageError,), each_byte=8)
+    yield from hop_targets()
     yield from flower_targets()
+
+
+def hop_targets() -> Iterator[Target]:
+    """What the hidden mode's messages carry: an answer to a hop, what a hop published, and a history."""
+    plan, field = HIDDEN_SESSION.hidden_plan, HIDDEN_SESSION.field
+    hop, moves = plan.hops(1)[0], next(hop for hop in plan.hops(1) if hop.moves_weights)
+    moduli, values = len(field.moduli), num_values(hop)
+    key, residues = (field.embed(torch.arange(count)) for count in (2 * KEY_WORDS, values))
+    answer = HopAnswer(2, _PLACE, b"t" * 16, key, residues)
+    decoded = lambda data: HopAnswer.decode_from(2, data, HIDDEN_SESSION, hop)  # noqa: E731
+    yield Target("hop answer", decoded, [answer.encode(field)], (MessageError,))
+    published = field.pack(torch.zeros(moduli, 1, values, dtype=field.dtype))
+    unpacked = lambda data: unpack_published(HIDDEN_SESSION, hop, data)  # noqa: E731
+    yield Target("hop published", unpacked, [published], (MessageError,))
+    weights = field.pack(torch.zeros(moduli, 1, num_values(moves), dtype=field.dtype))
+    broadcast = WeightBroadcast(Position(1, plan.hops(1).index(moves), b"c" * 32), b"w" * 32, (5, 6), weights)
+    history = encode_history(History((broadcast, broadcast), (b"h" * 32,), (published, published)))
+    yield Target("history", decode_history, [history, encode_history(History())], (MessageError,), each_byte=64)
 
 
 def _weights_messages() -> tuple[Weights, Weights]:

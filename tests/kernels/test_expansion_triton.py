@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from dresfl.field import Domain, ResidueField, choose_moduli  # noqa: E402
 from dresfl.field.residue_system import _limb_powers  # noqa: E402
 from dresfl.kernels import chacha20_blocks, expansion_triton  # noqa: E402
-from dresfl.kernels.expansion_triton import bounded_residues, uniform_sums  # noqa: E402
+from dresfl.kernels.expansion_triton import bounded_residues, bounded_sums, uniform_sums  # noqa: E402
 
 from .test_int8_triton import numpy_scalars  # noqa: E402, F401
 
@@ -75,6 +75,29 @@ def test_bounded_integers_are_the_fields(primes, dtype, bits, seeds, count):
     assert found.cpu().to(torch.float64).equal(ResidueField(primes, 1).bounded(keys, bits, count))
 
 
+def sums_of_bounded(primes, keys, coefficients, bits, first, count, dtype):
+    moduli, powers = torch.tensor(primes, device=DEVICE), _limb_powers(primes, str(DEVICE), -(-bits // 32))
+    factors = coefficients.to(DEVICE, dtype)
+    found = bounded_sums(moduli, powers, keys.to(DEVICE), factors, bits, first, count, dtype)
+    assert found.dtype == dtype
+    return found.cpu().to(torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("primes", "dtype", "bits", "seeds", "first", "count"),
+    [
+        (SMALL_PRIMES[:3], torch.int8, 75, 1, 5, 19),
+        ((23, 16777199, 16777213), torch.float64, 40, 2, 0, 40),
+        ((16777213,), torch.float64, 32, 1, 16, 531),
+    ],
+)
+def test_sums_of_bounded_integers_are_the_fields(primes, dtype, bits, seeds, first, count):
+    field, keys = ResidueField(primes, 1), some_keys(seeds, count)
+    coefficients = some_coefficients(field, seeds)
+    expected = field.bounded_sum(keys, coefficients, bits, count, first)
+    assert sums_of_bounded(primes, keys, coefficients, bits, first, count, dtype).equal(expected)
+
+
 def test_the_domains_are_the_fields():
     assert (expansion_triton._BLINDING, expansion_triton._BOUNDED) == (Domain.BLINDING, Domain.BOUNDED)
 
@@ -85,6 +108,8 @@ def test_nothing_asked():
     assert uniform_sums(moduli, keys, ones, 0, torch.int8).shape == (2, 0)
     assert uniform_sums(moduli, keys[:0], ones[:, :0], 3, torch.int8).eq(0).all()
     assert bounded_residues(moduli, ones[:, :1], keys[:0], 9, 5, torch.int8).shape == (2, 0, 5)
+    assert bounded_sums(moduli, ones[:, :1], keys, ones, 9, 3, 0, torch.int8).shape == (2, 0)
+    assert bounded_sums(moduli, ones[:, :1], keys[:0], ones[:, :0], 9, 3, 5, torch.int8).eq(0).all()
 
 
 def test_wrong_arguments_are_refused():
@@ -97,6 +122,10 @@ def test_wrong_arguments_are_refused():
         uniform_sums(moduli, keys, ones[:, :1], 1, torch.int8)
     with pytest.raises(ValueError, match="powers"):
         bounded_residues(moduli, ones, keys, 200, 1, torch.int8)
+    with pytest.raises(ValueError, match="powers"):
+        bounded_sums(moduli, torch.ones((1, 256)), keys, ones, 8192, 0, 1, torch.int8)
+    with pytest.raises(ValueError, match="coefficients"):
+        bounded_sums(moduli, ones[:, :1], keys, ones[:, :1], 9, 0, 1, torch.int8)
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a GPU")
@@ -111,6 +140,9 @@ def test_large_sums_and_integers(primes, dtype):
     powers, moduli = _limb_powers(primes, str(DEVICE), 9), torch.tensor(primes, device=DEVICE)
     found = bounded_residues(moduli, powers, keys[:20].to(DEVICE), 270, 9999, dtype)
     assert found.cpu().to(torch.float64).equal(field.bounded(keys[:20], 270, 9999))
+    for bits, count, first in ((126, 55050, 55050), (8128, 20, 3)):
+        expected = field.bounded_sum(keys, coefficients, bits, count, first)
+        assert sums_of_bounded(primes, keys, coefficients, bits, first, count, dtype).equal(expected)
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a GPU")
@@ -119,12 +151,15 @@ def test_a_graph_repeats_them():
     field, keys = ResidueField(primes, 1, "cuda"), some_keys(5).cuda()
     coefficients = some_coefficients(field, 5).cuda()
     field.uniform_sum(keys, coefficients, 1000), field.bounded(keys, 100, 1000)  # compiles
+    field.bounded_sum(keys, coefficients, 100, 1000, 7)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found, integers = field.uniform_sum(keys, coefficients, 1000), field.bounded(keys, 100, 1000)
+        summed = field.bounded_sum(keys, coefficients, 100, 1000, 7)
     for seed in range(3):
         keys.copy_(some_keys(5, seed))
         graph.replay()
         on_cpu = ResidueField(primes, 1)
         assert found.cpu().equal(on_cpu.uniform_sum(keys.cpu(), coefficients.cpu(), 1000))
         assert integers.cpu().equal(on_cpu.bounded(keys.cpu(), 100, 1000))
+        assert summed.cpu().equal(on_cpu.bounded_sum(keys.cpu(), coefficients.cpu(), 100, 1000, 7))

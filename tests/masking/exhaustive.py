@@ -19,9 +19,9 @@ def views(p, table, family, coalition, answers):
     values = np.stack(np.meshgrid(*[np.arange(p)] * seeds, indexing="ij"), -1).reshape(-1, seeds)  # (p^S,S)
     blinding = np.zeros((len(values), family.num_clients), dtype=np.int64)
     for client in range(family.num_clients):
-        held = list(family.held_by(client))
+        held = list(family.seed_sets.held_by(client))
         blinding[:, client] = values[:, held] @ table[held, client]
-    known = sorted({s for client in coalition for s in family.held_by(client)})
+    known = sorted({s for client in coalition for s in family.seed_sets.held_by(client)})
     seen = np.zeros(len(values), dtype=np.int64)
     for s in known:
         seen = seen * p + values[:, s]

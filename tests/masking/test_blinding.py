@@ -20,7 +20,7 @@ def blindings(field, num_clients, num_shards, max_colluders, degree):
     family = zero_sum_family(field.moduli, num_clients, num_shards, max_colluders, code.recovery_threshold)
     table = codewords(field, family, code.data_points, code.client_points)
     seeds = [SecretSeed(bytes([s]) * 32) for s in range(len(family.sets))]
-    held = [list(family.held_by(j)) for j in range(num_clients)]
+    held = [list(family.seed_sets.held_by(j)) for j in range(num_clients)]
     return code, [Blinding(field, table[:, held[j], j], [seeds[s] for s in held[j]]) for j in range(num_clients)]
 
 

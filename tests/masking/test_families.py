@@ -8,7 +8,7 @@ import pytest
 from dresfl.coding import CodeParameters
 from dresfl.errors import InfeasiblePlan, UsageError
 from dresfl.field import choose_moduli
-from dresfl.masking import MaskFamily, certify, families, zero_sum_family
+from dresfl.masking import MaskFamily, certify, covers, families, zero_sum_family
 from dresfl.model import mlp
 from dresfl.protocol.session import choose_field
 
@@ -123,11 +123,11 @@ def test_settings_in_use(setting, limit):
     moduli = primes(num_clients + num_shards + max_colluders, limit)
     family = zero_sum_family(moduli, *setting)
     certify(moduli, family, num_shards)
-    held = [len(family.held_by(client)) for client in range(num_clients)]
+    held = [len(family.seed_sets.held_by(client)) for client in range(num_clients)]
     if max_colluders == 1 and limit > BYTES:
         assert held == [num_clients - threshold + 2] * num_clients  # the fewest possible
     assert max(held) - min(held) <= 3
-    dealt = [len(family.dealt_by(client)) for client in range(num_clients)]
+    dealt = [len(family.seed_sets.dealt_by(client)) for client in range(num_clients)]
     assert max(dealt) - min(dealt) <= max_colluders
     assert sum(dealt) == len(family.sets)
 
@@ -166,12 +166,12 @@ def test_holders_and_dealers():
     family = zero_sum_family((101,), 7, 1, 1, 5)
     assert family.sets[5] == (0, 5, 6)
     for s, members in enumerate(family.sets):
-        assert sorted([*members, *family.holders(s)]) == list(range(7))
-        assert family.dealer(s) in family.holders(s)
-        assert s in family.dealt_by(family.dealer(s))
+        assert sorted([*members, *family.seed_sets.holders(s)]) == list(range(7))
+        assert family.seed_sets.dealer(s) in family.seed_sets.holders(s)
+        assert s in family.seed_sets.dealt_by(family.seed_sets.dealer(s))
     for client in range(7):
-        assert family.held_by(client) == tuple(s for s in range(7) if client in family.holders(s))
-        assert len(family.dealt_by(client)) == 1
+        assert family.seed_sets.held_by(client) == tuple(s for s in range(7) if client in family.seed_sets.holders(s))
+        assert len(family.seed_sets.dealt_by(client)) == 1
 
 
 @pytest.mark.parametrize("setting", [(12, 1, 1, 5), (12, 2, 2, 7), (9, 1, 3, 7)])
@@ -179,16 +179,16 @@ def test_no_coalition_deals_a_seed_that_it_may_not_know(setting):
     num_clients, _, max_colluders, _ = setting
     family = zero_sum_family(primes(20), *setting)
     for coalition in itertools.combinations(range(num_clients), max_colluders):
-        known = {s for client in coalition for s in family.held_by(client)}
-        dealt = {s for client in coalition for s in family.dealt_by(client)}
+        known = {s for client in coalition for s in family.seed_sets.held_by(client)}
+        dealt = {s for client in coalition for s in family.seed_sets.dealt_by(client)}
         assert dealt <= known < set(range(len(family.sets)))
 
 
 def test_threshold_two_has_one_seed_that_everybody_holds():
     family = zero_sum_family((101,), 5, 1, 1, 2)
     assert family.sets == ((),)
-    assert family.holders(0) == (0, 1, 2, 3, 4)
-    assert family.dealt_by(0) == (0,)
+    assert family.seed_sets.holders(0) == (0, 1, 2, 3, 4)
+    assert family.seed_sets.dealt_by(0) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_primes_without_room_for_the_points_are_refused(moduli):
 
 def test_after_too_many_passes_there_is_no_family(monkeypatch):
     zero_sum_family.cache_clear()
-    monkeypatch.setattr(families, "_PASSES", 1)
+    monkeypatch.setattr(covers, "_PASSES", 1)
     with pytest.raises(InfeasiblePlan, match="8 clients, 3 shards, 1 colluders, threshold 8: modulo 13"):
         zero_sum_family((13,), 8, 3, 1, 8)
 

@@ -20,7 +20,6 @@ from dresfl.protocol.dealer_check import (
     check_shares,
     combine_shares,
     judge,
-    max_deviating,
     num_combinations,
 )
 
@@ -116,7 +115,7 @@ def test_one_changed_residue_names_its_receiver(data):
 @given(st.sets(st.integers(0, 8), min_size=2, max_size=9), st.integers(0, 8))
 def test_a_dealer_that_deceives_more_receivers_than_may_lie_is_excluded(receivers, dealer):
     session = session_of()
-    assert max_deviating(session) == 1
+    assert session.max_deviating == 1
     dealt = Dealt(session)
     for place, receiver in enumerate(sorted(receivers)):
         dealt.change(dealer, receiver, row=place % session.coded_rows(dealer), column=place % 5)
@@ -129,7 +128,7 @@ def test_a_dealer_that_deceives_more_receivers_than_may_lie_is_excluded(receiver
 def test_receivers_that_lie_exclude_nobody_while_they_are_few(honest, liars, data):
     _, values = honest
     session = session_of(max_liars=2)
-    assert (max_deviating(session), num_combinations(session)) == (2, values.shape[2])
+    assert (session.max_deviating, num_combinations(session)) == (2, values.shape[2])
     values = values.clone()
     for liar in liars:
         dealers = data.draw(st.sets(st.integers(0, 8), min_size=1))
@@ -158,7 +157,7 @@ def test_a_bad_check_share_is_a_bad_share():
 )
 def test_e_and_t_follow_from_the_parameters(code, expected):
     session = Session(NETWORK, replace(code, batch_size=4), (3,) * code.num_clients, seed=7)
-    assert (max_deviating(session), num_combinations(session)) == expected
+    assert (session.max_deviating, num_combinations(session)) == expected
 
 
 def test_small_primes_need_more_combinations():

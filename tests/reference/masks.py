@@ -64,13 +64,13 @@ def is_certified(sets: list[tuple[int, ...]], agreement: dict[str, Any], thresho
     return True
 
 
-def combinations(agreement: dict[str, Any], smallest: int) -> int:
-    """t: how many combinations the check of the dealers takes."""
+def combinations(agreement: dict[str, Any], smallest: int, more: int = 1) -> int:
+    """t: how many combinations the check of the dealers takes. more: in the hidden mode so many times the chances."""
     clients, hidden = agreement["num_clients"], agreement["num_shards"] + agreement["max_colluders"]
     errors = min(max(agreement["max_liars"], agreement["max_colluders"]), (clients - hidden) // 2)
     q = math.ceil(2**21 / smallest) / 2**21
     t = 1
-    while math.comb(clients, errors) * (2 * q - q * q) ** t >= 2.0**-40:
+    while more * math.comb(clients, errors) * (2 * q - q * q) ** t >= 2.0**-40:
         t += 1
     return t
 

@@ -1,10 +1,12 @@
 """A second client, written from SPEC.md alone: for dense networks with squares, in Python integers, in memory.
 
-It uses gRPC as a library and nothing of the package. What a real client must keep on its disk, it keeps nowhere.
+It uses gRPC as a library and nothing of the package. What a real client must keep on its disk, it keeps nowhere. It
+speaks both modes; in the hidden mode for one colluder, without range proofs and without a sum at the end.
 """
 
 import asyncio
 import hmac
+import itertools
 import json
 import math
 import re
@@ -14,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from . import hidden
 from .masks import codeword, combinations, common_coins, dealers, factors, is_certified, windows
 from .spec import (
     SPEC,
+    Reader,
     blinding_word,
     derived,
     drawn,
@@ -39,6 +43,7 @@ from .spec import (
 )
 
 FROM_COORDINATOR = ("Wait", "Begin", "Request", "Relayed", "Weights", "Delta", "Done", "Check", "Judged")
+FROM_COORDINATOR += ("Attestations", "Opened", "Resume", "Confirmations", "Alarm", "Started")
 KINDS = {int(dict(table(name))["kind"].split("=")[1]): name for name in FROM_COORDINATOR}
 
 PATH = re.findall(r"bidirectional stream, `(/[\w./]+)`", SPEC)[0]
@@ -56,6 +61,7 @@ class SecondClient:
         self.server_name = listed["server"]["name"]
         self.index = self._names.index(own["name"])
         self._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(own["sealing_key"]))
+        self._signing = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(own["signing_key"]))
         self._text, self._agreement, self._rows = agreement, json.loads(agreement), rows
         self._secret = secrets.token_bytes(32)
         self._shares: dict[tuple[int, int], list[list[int]]] = {}  # dealer, coded row -> channel -> values
@@ -111,18 +117,25 @@ class SecondClient:
                 "all that follows the signature": data[65:],
             },
         )
-        terms = {"length of purpose u8": b"\x05", "purpose": b"begin", "message": signed}
-        key = Ed25519PublicKey.from_public_bytes(read("member", self._server)["signing_key"])
-        key.verify(begin["signature"], joined("signature(purpose, message)", terms))
+        self._verify(self._server, "begin", signed, begin["signature"])
+        self._terms = data[65:]
         parts = [part for _, part in begin["clients"]]
         assert parts[self.index] == contribution
         fresh = {"own bytes": begin["own_bytes"], "contribution 0": parts[0], "contribution 1": parts[1]}
         assert begin["nonce"] == sha256(joined("sharing nonce", {**fresh, "…": b"".join(parts[2:])}))
         self._client_rows = [rows for rows, _ in begin["clients"]]
         self._commitments = [part[32:] for part in parts]
-        threshold, self._moduli, self._parameters = derived(agreement)
+        self._plan = None
+        if agreement["mode"] == "hidden":
+            self._plan = hidden.Plan(agreement, self._client_rows)
+            threshold, self._moduli, self._parameters = self._plan.R, tuple(self._plan.moduli), self._plan.P
+        else:
+            threshold, self._moduli, self._parameters = derived(agreement)
         self._run_nonce = begin["run_nonce"].hex()
         text = sharing_text(agreement, self._client_rows, list(self._moduli), begin["nonce"].hex())
+        if self._plan is not None:
+            own_text = {**json.loads(text), "opening": [threshold, agreement["max_liars"]]}
+            text = json.dumps({**own_text, "hidden": [self._plan.d, self._plan.Td]}, sort_keys=True)
         self._digest = digest = sha256(text.encode())
         self._sharing_id = digest[:16]
         self._mask_seed = hmac.digest(self._secret, digest, "sha256")
@@ -132,17 +145,32 @@ class SecondClient:
         self._bytes = -(-max(self._moduli).bit_length() // 8)
         self._per_slice = max(1, 2**20 // (len(self._moduli) * self._width * self._bytes))
         self._sizes = {"moduli": self._moduli, "M": len(self._moduli), "P": self._parameters, "W": self._width}
-        self._sets = windows(agreement["num_clients"], threshold)
-        assert all(is_certified(self._sets, agreement, threshold, p) for p in self._moduli)
-        self._dealers = dealers(self._sets, agreement["num_clients"])
+        if self._plan is not None:
+            families = hidden.Families(self._plan)
+            self._sets, self._dealers = families.sets, families.dealers
+            assert all(families.is_certified(p) for p in self._moduli)
+        else:
+            self._sets = windows(agreement["num_clients"], threshold)
+            assert all(is_certified(self._sets, agreement, threshold, p) for p in self._moduli)
+            self._dealers = dealers(self._sets, agreement["num_clients"])
         self._own_seeds = {s: secrets.token_bytes(32) for s, dealer in enumerate(self._dealers) if dealer == self.index}
         self._seeds = dict(self._own_seeds)
-        self._combinations = combinations(agreement, self._moduli[0])
+        more = 1 if self._plan is None else 2 ** min(self._plan.N, 64) * self._plan.N * len(self._moduli)
+        self._combinations = combinations(agreement, self._moduli[0], more)
         points = agreement["num_shards"] + agreement["max_colluders"]
         self._check_values = [
             [[secrets.randbelow(p) for _ in range(self._combinations)] for _ in range(points)] for p in self._moduli
         ]
         self._check_shares = {self.index: self._check_share(self.index)}  # dealer -> channel -> values
+
+    @staticmethod
+    def _signed(purpose: str, message: bytes) -> bytes:
+        terms = {"length of purpose u8": bytes([len(purpose)]), "purpose": label(purpose), "message": message}
+        return joined("signature(purpose, message)", terms)
+
+    def _verify(self, member: bytes, purpose: str, message: bytes, signature: bytes) -> None:
+        key = Ed25519PublicKey.from_public_bytes(read("member", member)["signing_key"])
+        key.verify(signature, self._signed(purpose, message))
 
     # -- shares ----------------------------------------------------------------------------------------------
 
@@ -209,6 +237,7 @@ class SecondClient:
     def _checked(self, coins: bytes) -> dict[str, Any]:
         """Our part of the check of the dealers."""
         shown = [coins[i : i + 32] for i in range(0, len(coins), 32)]
+        self._coins = shown
         assert [sha256(joined("coin digest", {"coin": coin})) for coin in shown] == self._commitments
         common, t = common_coins(shown), self._combinations
         values: list[list[list[int]]] = [[] for _ in self._moduli]  # channel -> dealer -> combination
@@ -332,8 +361,15 @@ class SecondClient:
                     await self._send("Ready", sharing_id=self._sharing_id, coin=self._coin)
                 continue
             if kind == "Check":
-                await self._send("Checked", **await asyncio.to_thread(self._checked, message["coins"]))
+                checked = await asyncio.to_thread(self._checked, message["coins"])
+                if self._plan is None:
+                    await self._send("Checked", **checked)
+                else:
+                    text = self._attested_text(self.index, message["coins"], pack("Checked", **checked))
+                    await self._send("Attested", signature=self._signing.sign(self._signed("checked", text)), **checked)
                 continue
+            if kind == "Attestations":
+                return await self._play(message)
             if kind == "Judged":
                 self._take_verdict(message)
                 continue
@@ -355,6 +391,103 @@ class SecondClient:
             await self._send("Answered", round=last, answer=answer)
             self.answered += 1
 
+    # -- the hidden mode -------------------------------------------------------------------------------------
+
+    def _attested_text(self, client: int, coins: bytes, checked: bytes) -> bytes:
+        common = common_coins([coins[i : i + 32] for i in range(0, len(coins), 32)])
+        terms = {"sharing digest": self._digest, "common coins": common}
+        return joined(
+            "attested text", {**terms, "number of the client u16": client.to_bytes(2, "little"), "Checked": checked}
+        )
+
+    def _judge(self, message: dict[str, Any]) -> None:
+        """Our own verdict: everybody has signed, and all check values lie on polynomials of degree below K + T_d."""
+        coins = b"".join(coin for (coin,) in message["coins"])
+        assert coins == b"".join(self._coins)
+        kind = bytes([int(dict(table("Checked"))["kind"].split("=")[1])])
+        values: dict[int, list[list[int]]] = {}  # client -> channel -> dealer and combination
+        for client, _, body in message["attested"]:
+            text = self._attested_text(client, coins, kind + body[64:])
+            self._verify(self._members[client], "checked", text, body[:64])
+            checked = read("Checked", kind + body[64:])
+            count = len(self._members) * self._combinations
+            shapes = {**self._sizes, "N": len(self._members), "t": self._combinations}
+            flat = read_residues(checked["values"], count, **shapes)
+            values[client] = flat
+        assert sorted(values) == list(range(len(self._members))), "this client knows no others than all"
+        hidden_points = self._agreement["num_shards"] + self._agreement["max_colluders"]
+        for m, p in enumerate(self._moduli):
+            for place in range(len(self._members) * self._combinations):
+                column = [values[client][m][place] for client in sorted(values)]
+                assert on_polynomial(column, hidden_points, p), "a dealer would have to be excluded"
+
+    async def _play(self, message: dict[str, Any]) -> list[int]:
+        """All hops of a hidden run; the final weights."""
+        assert self._plan is not None
+        await asyncio.to_thread(self._judge, message)
+        agreement = self._agreement
+        run = hidden.run_digest(agreement["roster"], self._digest, self._text.encode(), self._terms)
+        client = hidden.HiddenClient(self._plan, self.index, run, self._seeds, self._shares)
+        start = joined("start text", {"run digest": run})
+        place = {"round": 0, "hop": 0, "chain": client.chain.chain, "flags": 0}
+        await self._send("Standing", **place, signature=self._signing.sign(self._signed("hidden start", start)))
+        signed: set[int] = set()
+        while not client.chain.ended:
+            kind, data = await self._next()
+            found = read(kind, data)
+            if kind == "Started":
+                for other, signature in found["signatures"]:
+                    self._verify(self._members[other], "hidden start", start, signature)
+                    signed.add(other)
+                assert 2 * len(signed) > agreement["num_clients"] + agreement["max_colluders"]
+                continue
+            if kind == "Resume":
+                if found["history"]:
+                    await asyncio.to_thread(client.catch_up, found["history"])
+                assert found["chain"] == client.chain.chain
+            elif kind == "Opened":
+                assert (found["round"], found["hop"]) == (client.chain.round, client.chain.hop)
+                await asyncio.to_thread(client.receive, found["published"])
+            elif kind == "Confirmations":
+                self._confirm(client, found)
+            else:
+                raise AssertionError(f"{kind} came in a hidden run")
+            if agreement["hidden"]["check"] == "C" and kind == "Opened":
+                await self._tell(client)
+                continue
+            answer = await asyncio.to_thread(client.answer) if signed else None
+            if answer is not None:
+                await self._send("HopAnswered", answer=answer)
+                self.answered += 1
+        await self._send("Informed", rounds=agreement["rounds"])
+        await asyncio.sleep(0)
+        assert client.model is not None
+        return client.model
+
+    async def _tell(self, client: "hidden.HiddenClient") -> None:
+        """Check C: what this client says of the hop that was published last."""
+        sealed, chain = await asyncio.to_thread(client.sealed_check), client.chain
+        place = {"round": chain.round, "hop": chain.hop, "chain": chain.chain}
+        text = self._confirmed_text(client, sealed)
+        await self._send(
+            "Confirmed", **place, signature=self._signing.sign(self._signed("confirmed", text)), sealed=sealed
+        )
+
+    @staticmethod
+    def _confirmed_text(client: "hidden.HiddenClient", sealed: bytes) -> bytes:
+        chain = client.chain
+        terms = {"run digest": client.run, **chain.place, "chain": chain.chain, "sealed": sealed}
+        return joined("confirmed text", terms)
+
+    def _confirm(self, client: "hidden.HiddenClient", found: dict[str, Any]) -> None:
+        """Check C: enough clients agree that the last hop was published as they sent it."""
+        assert found["chain"] == client.chain.chain
+        values = {}
+        for sender, signature, sealed in found["values"]:
+            self._verify(self._members[sender], "confirmed", self._confirmed_text(client, sealed), signature)
+            values[sender] = client.opened_check(sender, sealed)
+        assert client.agrees(values)
+
     def _moved(self, weights: list[int], delta: dict[str, Any]) -> list[int]:
         """The weights that a Delta leads to."""
         raw, width = zlib.decompress(delta["packed"]), delta["width"]
@@ -372,6 +505,21 @@ class SecondClient:
             total = _gradient(agreement, weights, rows, p)
             out.append([(x + y) % p for x, y in zip(total, masks, strict=True)])
         return self._packed(out)
+
+
+def read_residues(data: bytes, count: int, **sizes: Any) -> list[list[int]]:
+    """Packed residues (M, count)."""
+    reader = Reader(data, sizes)
+    found = reader.residues(count)
+    assert not reader.data
+    return found
+
+
+def on_polynomial(values: list[int], degree: int, p: int) -> bool:
+    """Whether values at consecutive points lie on a polynomial of degree below `degree`: all differences vanish."""
+    for _ in range(degree):
+        values = [(b - a) % p for a, b in itertools.pairwise(values)]
+    return not any(values)
 
 
 def _member(card: dict[str, str]) -> bytes:

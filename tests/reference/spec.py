@@ -60,23 +60,28 @@ class Reader:
         return taken
 
     def value(self, kind: str) -> Any:
-        if found := re.fullmatch(r"([ui])(8|16|32)( = (\d+))?", kind):
+        if found := re.fullmatch(r"([ui])(8|16|32|64)( = (\d+))?", kind):
             number = int.from_bytes(self.bytes(int(found[2]) // 8), "little", signed=found[1] == "i")
             if found[4] and number != int(found[4]):
                 raise Invalid(f"{number} instead of {found[4]}")
             return number
-        if (found := re.fullmatch(r"(\w+) bytes", kind)) and not is_rest(kind):
-            return self.bytes(self.values[found[1]] if not found[1].isdigit() else int(found[1]))
+        if (found := re.fullmatch(r"(\d*)(\w*) bytes", kind)) and not is_rest(kind):
+            return self.bytes(int(found[1] or 1) * (self.values[found[2]] if found[2] else 1))
         if found := re.fullmatch(r"(\w+) x \((.*)\)", kind):
-            fields = [field.strip().split(" ", 1)[1] for field in found[2].split(",")]
-            return [[self.value(field) for field in fields] for _ in range(self.values[found[1]])]
+            fields = [field.strip().split(" ", 1) for field in found[2].split(",")]
+            return [[self.named(*field) for field in fields] for _ in range(self.values[found[1]])]
         if found := re.fullmatch(r"residues \((.*)\)", kind):
-            _, *axes = (self.values[axis.strip()] for axis in found[1].split(","))
+            _, *axes = (int(a) if a.isdigit() else self.values[a] for a in re.split(", *", found[1]))
             return self.residues(math.prod(axes))
         if (most := longest(kind)) is not None and len(self.data) > most:
             raise Invalid(f"more than {most} bytes")
         assert is_rest(kind), f"SPEC.md does not explain the type {kind!r}"
         return self.bytes(len(self.data))
+
+    def named(self, name: str, kind: str) -> Any:
+        """A field of a group. Fields after it in the group may have it as their length."""
+        self.values[name] = self.value(kind)
+        return self.values[name]
 
     def residues(self, count: int) -> list[list[int]]:
         moduli = self.values["moduli"]
@@ -120,13 +125,19 @@ def label(text: str) -> bytes:
     return text.encode()
 
 
-def joined(formula: str, values: dict[str, bytes]) -> bytes:
-    """The bytes that a formula of SPEC.md joins: its quoted texts, and `values` by their names in it, in its order."""
+@cache
+def _formula(formula: str) -> tuple[str, ...]:
+    """What a formula of SPEC.md joins: quoted texts, and names."""
     line = re.search(rf"^    {re.escape(formula)} += (.*)$", SPEC, re.M)
     assert line, f"SPEC.md has no formula {formula!r}"
     body = re.sub(r"\s{3,}.*", "", line[1])  # a remark
     inner = re.match(r"(?:SHA-256|Ed25519)\(([^)]*)\)", body)
-    terms = [term.strip() for term in (inner[1] if inner else body).split(" | ")]
+    return tuple(term.strip() for term in (inner[1] if inner else body).split(" | "))
+
+
+def joined(formula: str, values: dict[str, bytes]) -> bytes:
+    """The bytes that a formula of SPEC.md joins: its quoted texts, and `values` by their names in it, in its order."""
+    terms = _formula(formula)
     assert set(values) == {term for term in terms if not term.startswith('"')}, f"SPEC.md joins {terms}"
     return b"".join(term[1:-1].encode() if term.startswith('"') else values[term] for term in terms)
 
@@ -262,11 +273,17 @@ DOMAINS = {name: int(number) for number, name in re.findall(r"^\| (\d+) (\w+) \|
 
 
 def word(key: bytes, domain: str, index: int, j: int, attempt: int = 0) -> int:
+    return words(key, domain, index, j, 1, attempt)[0]
+
+
+def words(key: bytes, domain: str, index: int, first: int, count: int, attempt: int = 0) -> list[int]:
+    """Words first, first + 1, … of a stream."""
     terms = {"domain · 256 + attempt u32": DOMAINS[domain] * 256 + attempt, "index u32": index, "0 u32": 0}
     nonce = joined("nonce", {term: struct.pack("<I", value) for term, value in terms.items()})
-    counter = struct.pack("<I", j // 16)  # the library takes it with the nonce
-    stream = Cipher(ChaCha20(key, counter + nonce), None).encryptor().update(bytes(64))
-    return int(struct.unpack("<16I", stream)[j % 16])
+    counter = struct.pack("<I", first // 16)  # the library takes it with the nonce
+    skipped = first % 16
+    stream = Cipher(ChaCha20(key, counter + nonce), None).encryptor().update(bytes(4 * (skipped + count)))
+    return list(struct.unpack(f"<{skipped + count}I", stream)[skipped:])
 
 
 def public_key(seed: int) -> bytes:

@@ -86,6 +86,38 @@ def test_a_row_larger_than_a_slice_is_a_slice(monkeypatch):
     assert [num_slices(session, d) for d in range(5)] == list(ROWS)
 
 
+# -- contributions -----------------------------------------------------------------------------------------------
+
+
+def test_a_contribution_serves_one_sharing_and_no_older_one_comes_after_it(tmp_path):
+    """Its coin is shown with the first: a dealer that knows it before it deals could pass the check."""
+    first, second = session_of(b"", b"1" * 32), session_of(b"", b"2" * 32)
+    with open_store(tmp_path / "s") as store:
+        older, served = store.contribution(), store.contribution()
+        assert store.claim_contribution(first, served)
+        assert not store.claim_contribution(second, served)
+        assert not store.claim_contribution(second, older), "it was made before, and may be known as well"
+    with open_store(tmp_path / "s") as store:
+        assert store.claim_contribution(first, served), "a client that comes back"
+        assert not store.claim_contribution(second, served)
+        assert store.claim_contribution(second, store.contribution())
+        assert store.claim_contribution(first, served), "both sharings are there"
+    path = tmp_path / "s" / "joined.json"
+    path.write_bytes(path.read_bytes().replace(b"last", b"lost"))
+    with open_store(tmp_path / "s") as store, pytest.raises(StoreError, match="damaged"):
+        store.contribution()
+
+
+def test_a_contribution_outlives_the_process_that_made_it(tmp_path):
+    """The terms may be settled while the client is started again."""
+    with open_store(tmp_path / "s") as store:
+        made = store.contribution()
+    with open_store(tmp_path / "s") as store:
+        store.contribution()
+        assert store.owns(made)
+        assert store.claim_contribution(session_of(), made)
+
+
 # -- what is kept ----------------------------------------------------------------------------------------------
 
 

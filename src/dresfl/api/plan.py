@@ -130,7 +130,7 @@ def _mask_seeds(moduli: tuple[int, ...], code: CodeParameters, threshold: int) -
         family = zero_sum_family(moduli, code.num_clients, code.num_shards, code.max_colluders, threshold)
     except InfeasiblePlan as error:
         return None, [f"over a network this setting is refused, since answers cannot be blinded: {error}"]
-    return max(len(family.held_by(client)) for client in range(code.num_clients)), []
+    return max(len(family.seed_sets.held_by(client)) for client in range(code.num_clients)), []
 
 
 def warnings(network: Network, code: CodeParameters) -> list[str]:

@@ -3,6 +3,7 @@
 from dresfl.api.model import Model, TorchModel, load_model
 from dresfl.api.partition import partition
 from dresfl.api.plan import Plan, plan
+from dresfl.api.plan_hidden import HiddenCost, plan_hidden
 from dresfl.api.simulate import Run, simulate
 from dresfl.coding import CodeParameters
 from dresfl.data import DataSet, Split
@@ -18,6 +19,7 @@ from dresfl.errors import (
 )
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool, mlp
 from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import Dropouts
 from dresfl.runtimes.local import bernoulli as bernoulli_dropouts
 from dresfl.runtimes.local import from_trace as dropouts_from_trace
@@ -28,6 +30,9 @@ from dresfl.storage.transcript import Transcript
 __all__ = [
     "plan",
     "Plan",
+    "plan_hidden",
+    "HiddenCost",
+    "HiddenSettings",
     "CodeParameters",
     "simulate",
     "Run",

@@ -14,22 +14,23 @@ from torch import Tensor
 from dresfl.coding import CodeParameters
 from dresfl.data import integer_rows
 from dresfl.errors import UsageError
+from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Evaluation, RoundRecord, Session, Training
+from dresfl.protocol import Evaluation, Session, Training
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
-from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, summarise
+from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
 from dresfl.storage.transcript import Recording
 
 from .model import Model
 from .plan import plan
 from .rows import Rows, check_range, to_dataset
-
-Watcher = Callable[[Progress, RoundRecord, int], None]  # after every round: how the run stands, the round, its answers
+from .simulate_hidden import HiddenSimulation, hidden_session
 
 
 @final
@@ -46,7 +47,14 @@ class Run:
 
     history: list[Measurement]
     summary: Summary
-    model: Model
+    opened: Model | None  # None: a trial of the hidden mode opens none
+
+    @property
+    def model(self) -> Model:
+        """The trained model."""
+        if self.opened is None:
+            raise UsageError("this run was a trial: it opened validation losses and no model")
+        return self.opened
 
 
 def simulate(
@@ -72,6 +80,8 @@ def simulate(
     record: str | PathLike[str] | None = None,
     recorded: Collection[str] = ("all",),
     blinded: bool = False,
+    mode: Mode = "open",
+    hidden: HiddenSettings | None = None,
 ) -> Run:
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
@@ -82,6 +92,10 @@ def simulate(
     end; 0 leaves them alone. progress: called after every round. record: a folder that gets transcripts of what the
     participants in `recorded` see: "all", "coordinator", "client-0"…; `Transcript` reads them.
     blinded: answers are blinded as between real participants; the weights are the same, and rounds take longer.
+    mode: "hidden" trains as between participants that see no weight before the end. `hidden` has its settings, and the
+    optimiser must be SGD or momentum. Engine "coded" plays the real protocol with fresh masks, whose rounding is part
+    of the weights, so they differ a little from run to run; "direct" computes on clear values and gives the same each
+    time. A run that waits for clients in reality goes on at once here.
 
     >>> import dresfl as dr
     >>> network = dr.Network((dr.Dense(2),), input_shape=(3,), input_bits=4)
@@ -92,6 +106,12 @@ def simulate(
     """
     if not clients:
         raise UsageError("there are no clients", "give one (inputs, labels) pair for each client")
+    if mode not in get_args(Mode):
+        raise UsageError(f"the mode {mode!r} is not known", f"use one of {', '.join(get_args(Mode))}")
+    if mode == "open" and hidden is not None:
+        raise UsageError("settings of the hidden mode are given, but the mode is open", 'use mode = "hidden"')
+    if mode == "hidden" and (record is not None or blinded):
+        raise UsageError("record and blinded are of the open mode", "in the hidden mode every answer is blinded")
     code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
@@ -106,17 +126,34 @@ def simulate(
     tested = None if test is None else to_dataset(test, network, "test")
     for part in [*data, *([tested] if tested else [])]:
         check_range(part, network, shift)
-    plan(network, **dataclasses.asdict(code), rows=sum(part.num_rows for part in data)).check()
     quantizer = Quantizer(network.input_bits, shift)
+    rows = tuple(part.num_rows for part in data)
+    if mode == "hidden":
+        settings, chosen = hidden or HiddenSettings(), optimizer or Optimizer()
+        hidden_run = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
+        with torch_threads(threads):
+            simulation = HiddenSimulation(
+                session=hidden_run,
+                data=[integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data],
+                dropouts=dropouts or no_dropouts(code.num_clients, seed),
+                engine=engine,
+                accuracy=None if tested is None else Evaluation(hidden_run.network, quantizer, tested).accuracy,
+                test_rows=None if tested is None else tested.num_rows,
+                evaluate_every=evaluate_every,
+                shift=shift,
+                classes=tuple(classes),
+            )
+            return Run(*_with_model(simulation.run(_shown(progress))))
+    plan(network, **dataclasses.asdict(code), rows=sum(rows)).check()
     session = Session(
         network=network,
         parameters=code,
-        client_rows=tuple(part.num_rows for part in data),
+        client_rows=rows,
         seed=seed,
         device=check_device(device),
     )
     with torch_threads(threads):
-        simulation = Simulation(
+        open_simulation = Simulation(
             session=session,
             data=[integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data],
             optimizer=optimizer or Optimizer(),
@@ -132,9 +169,21 @@ def simulate(
             recorded=tuple(recorded),
             blinded=blinded,
         )
-        if progress is None:
-            return simulation.run()
-        return simulation.run(watch=lambda current, record, answers: progress(dataclasses.replace(current)))
+        return open_simulation.run(watch=_shown(progress))
+
+
+def _shown(progress: Callable[[Progress], None] | None) -> Watcher:
+    """A watcher that shows a user copies of how the run stands."""
+    if progress is None:
+        return lambda current, record, answers: None
+    return lambda current, record, answers: progress(dataclasses.replace(current))
+
+
+def _with_model(
+    found: tuple[list[Measurement], Summary, StoredModel | None],
+) -> tuple[list[Measurement], Summary, Model | None]:
+    history, summary, stored = found
+    return history, summary, None if stored is None else Model(stored)
 
 
 def check_device(device: str) -> str:

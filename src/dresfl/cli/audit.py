@@ -54,7 +54,7 @@ def _show(found: "Audit") -> None:
         "storage key": key,
         **{f"version: {name}": _plain(value) for name, value in found.versions.items()},
     }
-    if found.kind == "simulation":
+    if found.kind == "simulation" or found.mode == "hidden":  # which needs none
         del facts["consent"]
     display.print_pairs(f"{found.folder}: {kinds[found.kind]}", facts)
     if found.could_see:

@@ -10,14 +10,13 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import audit, display, flower, identity, network, reproduce
+from . import audit, display, flower, hidden_plan, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
-    from dresfl.api.simulate import Watcher
     from dresfl.experiments.config import RunConfig
     from dresfl.protocol import RoundRecord
-    from dresfl.storage.run_folder import Progress
+    from dresfl.storage.run_folder import Progress, Watcher
 
 app = typer.Typer(
     add_completion=False,
@@ -54,11 +53,21 @@ def plan_command(
     input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
     weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
     rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
+    mode: Annotated[str, typer.Option(help="open, or hidden: nobody sees a weight before the final model.")] = "open",
+    rounds: Annotated[int, typer.Option(help="Hidden mode: rounds of the run.")] = 0,
+    rtt: Annotated[
+        list[float] | None, typer.Option(metavar="MS", help="Hidden mode: milliseconds of a round trip; several times.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Hidden mode: a key of [hidden] or [optimizer]."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a setting before anybody shares a row: threshold, field, sizes, warnings, and what the mode protects.
 
-    Exit code 2 if the clients are too few, with the nearest settings that work.
+    Exit code 2 if the clients are too few, with the nearest settings that work. In the hidden mode --model may be an
+    agreement.toml, whose [hidden], [optimizer] and rounds then count.
     """
     from dresfl.api.plan import plan
     from dresfl.experiments.config import parse_model
@@ -70,6 +79,23 @@ def plan_command(
         network = parse_model(model, input_bits=input_bits, weight_bits=weight_bits)
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
+    if mode == "hidden":
+        sizes = {
+            "num_clients": clients,
+            "num_shards": shards,
+            "max_colluders": colluders,
+            "batch_size": batch,
+            "max_liars": liars,
+            "rows": rows,
+        }
+        hidden_plan.print_plan(network, sizes, model, rounds, rtt or (1.0, 20.0, 50.0), settings or (), as_json)
+        return
+    if mode != "open" or rounds or rtt or settings:
+        known = mode == "open"
+        raise UsageError(
+            "--rounds, --rtt and --set are of the hidden mode" if known else f"mode {mode!r} is not known",
+            "use --mode hidden, or --mode open",
+        )
     planned = plan(
         network,
         num_clients=clients,
@@ -184,8 +210,14 @@ def _check_outcome(summary: dict[str, Any]) -> None:
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the run and the picture.")] = Path("runs/demo"),
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
+    hidden: Annotated[
+        bool, typer.Option("--hidden/--no-hidden", help="End with a federation of processes in the hidden mode.")
+    ] = True,
 ) -> None:
-    """Train digits on 20 label-skewed clients, half of them nearly always absent: DReS-FL, FedAvg, centralised."""
+    """Train digits on 20 label-skewed clients, half of them nearly always absent: DReS-FL, FedAvg, centralised.
+
+    Then five clients as processes on this machine train in the hidden mode, and one of them is killed.
+    """
     from dresfl.experiments.comparison import compare
     from dresfl.experiments.config import load_config
     from dresfl.experiments.training import train
@@ -221,6 +253,39 @@ def demo_command(
         ],
     )
     print(f"curves: {out / 'curves.png'}   model: {out / 'model.safetensors'}")
+    if hidden:
+        _hidden_demo(out / "hidden")
+
+
+def _hidden_demo(out: Path) -> None:
+    """A short federation of real processes in which nobody sees a weight before the end."""
+    import importlib.util
+    import shutil
+
+    if importlib.util.find_spec("grpc") is None:
+        display.note("note: the hidden mode between processes needs the extra `network`: pip install 'dresfl[network]'")
+        return
+    from dresfl.experiments.trials.grpc_trial import Trial, federate
+
+    shutil.rmtree(out, ignore_errors=True)
+    result = federate(Trial("digits-hidden", 5, kill=1, settings=_HIDDEN_DEMO), out, display.note)
+    totals = result["totals"] or {"correct": 0, "rows": 0}
+    print(
+        "\nThe hidden mode: five clients as processes, one of them killed on the way. Every step was opened under "
+        f"one-time masks. The first weights that anybody saw are the final ones, after {result['rounds']} rounds.\n"
+        f"Any {result['answers_needed']} of 5 clients decode a step. The clients counted on their own rows: "
+        f"{totals['correct']} of {totals['rows']} are right. Test accuracy "
+        f"{display.percent(result['test_accuracy'], 1)}, {result['seconds_per_round']:.2f} s a round on this machine.\n"
+        f"model: {out / 'coordinator' / 'run' / 'model.safetensors'}"
+    )
+
+
+# One hidden layer and few rounds: most of the time is the start of six processes.
+_HIDDEN_DEMO = (
+    "rounds=60",
+    "optimizer.learning_rate=0.15",
+    'model.layers=[{ kind = "dense", units = 32 }, { kind = "square" }, { kind = "dense", units = 10 }]',
+)
 
 
 @app.command("vectors", epilog="Examples: `dresfl vectors --out v.json`; `dresfl vectors --check v.json`")

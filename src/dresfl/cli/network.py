@@ -20,6 +20,7 @@ from . import display
 from .display import JsonOption
 
 if TYPE_CHECKING:
+    from dresfl.federation.agreement import Mode
     from dresfl.runtimes.log import Log
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="This participant's configuration.")]
@@ -50,7 +51,17 @@ def serve_command(
     _show(summary, as_json)
 
 
-def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
+def join_command(
+    config: ConfigOption,
+    share_again: Annotated[
+        bool,
+        typer.Option(
+            "--share-again",
+            help="Hidden mode: allow a new sharing, and so another model, after runs on earlier sharings.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Take part as one organisation: share rows once, then answer rounds. Connects outwards only; needs no open port.
 
     Stopped or killed, it goes on where it was when it is started again.
@@ -60,7 +71,7 @@ def join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
 
     display.keep_freed_memory(one_heap=True)
     with _logging() as log:
-        summary = join(load_settings(ClientConfig, config), log)
+        summary = join(load_settings(ClientConfig, config), log, share_again=share_again)
     _show(summary, as_json)
 
 
@@ -73,7 +84,7 @@ def old_serve_command(config: ConfigOption, as_json: JsonOption = False) -> None
 def old_join_command(config: ConfigOption, as_json: JsonOption = False) -> None:
     """The old name of `dresfl join`."""
     display.note("note: `dresfl client` is now `dresfl join`; the old name goes with the next release")
-    join_command(config, as_json)
+    join_command(config, as_json=as_json)
 
 
 def shares_command(
@@ -114,6 +125,7 @@ def federate_command(
     kill_coordinator: Annotated[
         bool, typer.Option("--kill-coordinator", help="Kill and restart the coordinator too.")
     ] = False,
+    mode: Annotated[str, typer.Option(help="hidden, or open: the weights of every round are seen.")] = "hidden",
     engine: Annotated[str, typer.Option(help="grpc, flower or flower-simulation.")] = "grpc",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets, in torchvision's layout.")] = None,
@@ -122,7 +134,7 @@ def federate_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides who is killed, and when.")] = 0,
     record: Annotated[
-        bool, typer.Option("--record", help="The agreement says: everybody writes down what it sees. Give --out, too.")
+        bool, typer.Option("--record", help="Open mode: everybody writes down what it sees. Give --out, too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -133,7 +145,12 @@ def federate_command(
     engines = {"grpc": federate, "flower": federate_flower, "flower-simulation": federate_simulation}
     if engine not in engines:
         raise UsageError(f"engine {engine!r} is not known", f"use one of {', '.join(engines)}")
-    trial = Trial(preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data, record=record)
+    if mode not in ("hidden", "open"):
+        raise UsageError(f"mode {mode!r} is not known", "use hidden or open")
+    chosen: Mode = "hidden" if mode == "hidden" else "open"
+    trial = Trial(
+        preset, clients, kill, kill_coordinator, tuple(settings or ()), seed, data, record=record, mode=chosen
+    )
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dresfl-")))
         result = engines[engine](trial, folder, display.note)

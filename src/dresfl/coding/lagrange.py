@@ -99,6 +99,11 @@ class LagrangeCode(Generic[Elements]):
         matrix: Elements = _encoding_matrix(self)
         return matrix
 
+    @cached_property
+    def public_matrix(self) -> Elements:
+        """(M,N,K): evaluates at each client's point the polynomial of degree below K through values at β_1..β_K."""
+        return lagrange_matrix(self.field, self.data_points, self.client_points)
+
     def encode(self, shards: Elements, masks: Elements, clients: Sequence[int] | Tensor | None = None) -> Elements:
         """A dealer's shares: shards (M,K,...), masks (M,T,...) -> (M,N,...), or those of `clients` only."""
         if shards.shape[1] != self.num_shards or masks.shape[1] != self.max_colluders:

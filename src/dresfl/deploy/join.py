@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.errors import StoreError
-from dresfl.federation import Workplace
+from dresfl.federation import Agreement, Workplace
 from dresfl.kernels.threads import torch_threads
 from dresfl.model import weights_sha256
 from dresfl.protocol import Task
@@ -14,6 +14,7 @@ from dresfl.runtimes.grpc_runtime import GrpcClient
 from dresfl.runtimes.log import Log
 from dresfl.storage import ShareStore, Sharing, data_digest
 from dresfl.storage.at_rest import StorageKey
+from dresfl.storage.hidden_state import Allowance
 
 from .consent import consented_agreement
 from .model import keep_model
@@ -23,14 +24,17 @@ from .settings import ClientConfig, load_credentials
 from .storage_key import find_storage_key
 
 
-def join(config: ClientConfig, log: Log, *, blinded: bool = True) -> dict[str, Any]:
-    """Take part in a run until it is complete; return what came of it. blinded: False in benchmarks only."""
+def join(config: ClientConfig, log: Log, *, blinded: bool = True, share_again: bool = False) -> dict[str, Any]:
+    """Take part in a run until it is complete; return what came of it.
+
+    blinded: False in benchmarks only. share_again: the operator allows a new sharing after runs of the hidden mode.
+    """
     credentials = load_credentials(config.keys)
     identity, roster = credentials.identity, credentials.roster
     agreement = consented_agreement(config, roster, log)
     rows = own_rows(config.data, agreement, roster.index_of(identity.member))
 
-    async def run(workplace: Workplace) -> tuple[Task, int]:
+    async def run(workplace: Workplace) -> tuple[Task | None, int]:
         with stopping_on_signals():
             client = GrpcClient(config.connect_settings(), agreement, credentials, workplace, log, Path(config.folder))
             return await client.run(), client.machine.rounds_answered
@@ -38,7 +42,9 @@ def join(config: ClientConfig, log: Log, *, blinded: bool = True) -> dict[str, A
     key = find_storage_key(config, log)
     with (
         torch_threads(config.threads),
-        ShareStore.open(Path(config.folder), data_digest(*rows), agreement.roster, key) as store,
+        ShareStore.open(
+            Path(config.folder), data_digest(*rows), agreement.roster, key, allowance_of(agreement), share_again
+        ) as store,
     ):
         keep = partial(keep_model, config.model, agreement)
         workplace = Workplace(
@@ -55,10 +61,17 @@ def join(config: ClientConfig, log: Log, *, blinded: bool = True) -> dict[str, A
     return {
         "name": identity.name,
         "client": workplace.index,
-        "rounds": final_task.round_number,
+        "mode": agreement.mode,
+        "rounds": agreement.rounds if final_task is None else final_task.round_number,
         "rounds_answered": rounds_answered,
-        "weights_sha256": weights_sha256(final_task.weights),
+        "weights_sha256": "" if final_task is None else weights_sha256(final_task.weights),
     }
+
+
+def allowance_of(agreement: Agreement) -> Allowance | None:
+    """How many runs an agreement of the hidden mode allows on one sharing, and what this one is."""
+    settings = agreement.hidden
+    return None if settings is None else Allowance(settings.runs, settings.trials, settings.trial)
 
 
 def stored_sharings(config: ClientConfig, forget: str = "") -> list[Sharing]:

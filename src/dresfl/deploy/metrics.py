@@ -31,18 +31,19 @@ class _Collector(Collector):
         yield GaugeMetricFamily("dresfl_clients_connected", "Clients that are connected", len(machine.connected))
         yield GaugeMetricFamily("dresfl_clients_ready", "Clients that hold all shares", len(machine.ready))
         yield CounterMetricFamily("dresfl_refusals", "Connections and messages refused", refusals)
-        if machine.training is None or machine.relay is None:
+        if machine.rounds is None or machine.relay is None:
             return
-        yield GaugeMetricFamily("dresfl_round", "The current round", machine.training.round_number)
-        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", machine.training.rounds)
+        yield GaugeMetricFamily("dresfl_round", "The current round", machine.rounds.number)
+        yield GaugeMetricFamily("dresfl_rounds", "Rounds of the run", machine.rounds.rounds)
         yield CounterMetricFamily("dresfl_answers", "Valid answers", counters.answers)
         yield CounterMetricFamily("dresfl_late_answers", "Answers that came after their round", counters.late)
         yield CounterMetricFamily("dresfl_invalid_answers", "Answers that were refused", counters.invalid)
         yield CounterMetricFamily("dresfl_shortages", "Deadlines with too few answers", counters.shortages)
-        lies = CounterMetricFamily("dresfl_liars", "Rounds in which a client's answer was a lie", labels=["client"])
-        for client, count in sorted(machine.training.lies.items()):
-            lies.add_metric([str(client)], count)
-        yield lies
+        if machine.training is not None:
+            lies = CounterMetricFamily("dresfl_liars", "Rounds in which a client's answer was a lie", labels=["client"])
+            for client, count in sorted(machine.training.lies.items()):
+                lies.add_metric([str(client)], count)
+            yield lies
         yield CounterMetricFamily(
             "dresfl_relayed_bytes", "Sealed bytes taken from dealers", machine.relay.relayed_bytes
         )

@@ -23,6 +23,7 @@ FORMAT = "dresfl run 1"
 _RECORD = "run.json"
 _KNOWN = {
     "agreement.json",
+    "hops",
     "lock",
     "log.jsonl",
     "metrics.jsonl",

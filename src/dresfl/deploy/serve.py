@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dresfl.data import DataSet
-from dresfl.federation import Agreement, Windows
+from dresfl.federation import Agreement, CoordinatorSettings, Windows
 from dresfl.kernels.threads import torch_threads
 from dresfl.protocol import Evaluation, RoundRecord, Session, Training
 from dresfl.runtimes.coordinator_host import CoordinatorHost
@@ -21,6 +21,7 @@ from dresfl.storage.checkpoint import EARLIER, NEWEST, RunFolder
 from dresfl.storage.run_folder import RunRecorder, summarise
 
 from .consent import consented_agreement
+from .hidden_recorder import HiddenRecorder
 from .metrics import serve_metrics
 from .model import stored_model
 from .rows import test_rows
@@ -157,8 +158,10 @@ def run_coordinator(
     key = find_storage_key(config, log)
     with run_folder_of(config, agreement, key, log) as folder, torch_threads(config.threads):
         test = test_rows(config.test, agreement)
-        recorder = Recorder(config, agreement, test, log, engine, key=key, use_earlier=use_earlier)
         settings = config.machine_settings(windows)
+        if agreement.mode == "hidden":
+            return _run_hidden(config, agreement, identity, roster, log, engine, carry_out, settings, folder, test, key)
+        recorder = Recorder(config, agreement, test, log, engine, key=key, use_earlier=use_earlier)
         host = CoordinatorHost(
             settings, agreement, identity, roster, folder, recorder.make_training, recorder.watch, log, key
         )
@@ -167,6 +170,36 @@ def run_coordinator(
         finally:
             recorder.close()
         return recorder.finish()
+
+
+def _run_hidden(
+    config: CoordinatorConfig,
+    agreement: Agreement,
+    identity: Identity,
+    roster: Roster,
+    log: Log,
+    engine: str,
+    carry_out: Callable[[CoordinatorHost], None],
+    settings: CoordinatorSettings,
+    folder: Path,
+    test: DataSet | None,
+    key: StorageKey | None,
+) -> dict[str, Any]:
+    """A run of the hidden mode: there is no training here, only what was published, and at the end the model."""
+    recorder = HiddenRecorder(config, agreement, test, log, engine, lambda: host.machine.session, key)
+    host = CoordinatorHost(
+        settings, agreement, identity, roster, folder, _no_training, recorder.watch, log, key, recorder.opened_loss
+    )
+    try:
+        carry_out(host)
+        return recorder.finish(host.machine.model, host.machine.totals)
+    finally:
+        recorder.close()
+        host.close()
+
+
+def _no_training(session: Session) -> Training:
+    raise RuntimeError("the coordinator of a hidden run trains nothing")
 
 
 @contextlib.contextmanager

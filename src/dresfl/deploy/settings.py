@@ -15,9 +15,10 @@ from dresfl.coding import CodeParameters
 from dresfl.data import Partition
 from dresfl.errors import UsageError
 from dresfl.federation import Agreement, CoordinatorSettings, RoundTiming, Windows
-from dresfl.federation.agreement import ACCEPTED
+from dresfl.federation.agreement import ACCEPTED, Mode
 from dresfl.model import Layer
 from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.grpc_runtime import ConnectSettings, Credentials, ListenSettings
 from dresfl.sealing import Identity, Roster
 
@@ -49,28 +50,42 @@ class AgreedFederation:
 
 
 _MODE_HINT = (
-    'write mode = "open" if every participant may see the weights of every round, and the coordinator also the '
-    f'gradients; and rows_can_be_computed = "{ACCEPTED}" if all of you accept that rows of others can be computed from '
-    "them. A hidden mode, which shows neither, is not there yet"
+    'write mode = "hidden" (or leave it out: it is the default), which shows nobody a gradient or a weight before the '
+    'final model; or mode = "open" if every participant may see the weights of every round, and '
+    f'rows_can_be_computed = "{ACCEPTED}" if all of you accept that rows of others can be computed from them'
 )
 
 
 @final
 @dataclass(frozen=True)
 class AgreementFile:
-    """agreement.toml: what all must hold alike, together with the roster."""
+    """agreement.toml: what all must hold alike, together with the roster.
+
+    [hidden] and [optimizer] are of the hidden mode alone. In the open mode the optimiser stands in fed.toml.
+    """
 
     rounds: int
     model: AgreedModel
-    mode: Literal["open"] = field(metadata={"hint": _MODE_HINT})
+    mode: Mode = field(default="hidden", metadata={"hint": _MODE_HINT})
     seed: int = 0
     rows_can_be_computed: str = Agreement.rows_can_be_computed
     record: bool = Agreement.record
     federation: AgreedFederation = field(default_factory=AgreedFederation)
+    hidden: HiddenSettings = field(default_factory=HiddenSettings)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def __post_init__(self) -> None:
+        if self.mode == "open" and self.hidden != HiddenSettings():
+            raise UsageError("[hidden] has settings, but the agreement's mode is open", "take the table out")
+        if self.mode == "open" and self.optimizer != Optimizer():
+            raise UsageError(
+                "[optimizer] stands in the agreement, but its mode is open",
+                "in the open mode the optimiser is the coordinator's: write the table into fed.toml",
+            )
 
     def with_roster(self, roster: Roster) -> Agreement:
         """The agreement among the members of a roster."""
-        model, code = self.model, self.federation
+        model, code, hidden = self.model, self.federation, self.mode == "hidden"
         return Agreement(
             layers=model.layers,
             input_shape=model.input_shape,
@@ -89,6 +104,8 @@ class AgreementFile:
             mode=self.mode,
             rows_can_be_computed=self.rows_can_be_computed,
             record=self.record,
+            hidden=self.hidden if hidden else None,
+            optimizer=self.optimizer if hidden else None,
         )
 
 

@@ -14,8 +14,11 @@ from dresfl.data import Partition
 from dresfl.deploy.toml import closest, load_table, override, parse, parse_table
 from dresfl.errors import UsageError
 from dresfl.features import Features
+from dresfl.federation.agreement import Mode
 from dresfl.model import Layer, Network
 from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.plan import check_optimizer
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import Engine
 
 from .presets import preset_names, preset_text
@@ -74,6 +77,8 @@ class RunConfig:
     dropout: Dropout = field(default_factory=Dropout)
     features: Features = field(default_factory=Features)
     device: Literal["cpu", "cuda"] = "cpu"
+    mode: Mode = "open"
+    hidden: HiddenSettings = field(default_factory=HiddenSettings)  # of the hidden mode
 
     def __post_init__(self) -> None:
         for name in ("rounds", "evaluate_every", "checkpoint_every"):
@@ -81,6 +86,10 @@ class RunConfig:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.threads < 0:
             raise UsageError(f"threads must not be negative, not {self.threads}")
+        if self.mode == "open" and self.hidden != HiddenSettings():
+            raise UsageError("[hidden] has settings, but the mode is open", 'set mode = "hidden"')
+        if self.mode == "hidden":
+            check_optimizer(self.optimizer)
         if not self.model.layers:
             raise UsageError("the model has no layers", 'give [model] a list: layers = [{ kind = "dense", … }]')
 

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from dresfl.api.simulate import check_device
+from dresfl.api.simulate_hidden import hidden_session
 from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type, load, partition
 from dresfl.errors import DataError
 from dresfl.features import extract_features
@@ -62,13 +63,20 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
         alpha=config.data.alpha,
         seed=config.seed,
     )
-    session = Session(
-        network=network,
-        parameters=config.federation,
-        client_rows=tuple(len(rows) for rows in parts),
-        seed=config.seed,
-        device=config.device,
-    )
+    client_rows = tuple(len(rows) for rows in parts)
+    if config.mode == "hidden":
+        code, settings, optimizer = config.federation, config.hidden, config.optimizer
+        session = hidden_session(
+            network, code, settings, optimizer, config.rounds, client_rows, config.seed, config.device
+        )
+    else:
+        session = Session(
+            network=network,
+            parameters=config.federation,
+            client_rows=client_rows,
+            seed=config.seed,
+            device=config.device,
+        )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))
 
 

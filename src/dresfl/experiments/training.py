@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from dresfl.api.plan import warnings
-from dresfl.api.simulate import Simulation, Watcher
+from dresfl.api.simulate import Simulation
+from dresfl.api.simulate_hidden import HiddenSimulation
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
-from dresfl.storage.run_folder import RUN_FILES, read_summary
+from dresfl.storage.run_folder import RUN_FILES, Watcher, read_summary
 
 from .config import RunConfig, differences, load_config
 from .prepare import Prepared, prepare
@@ -36,6 +37,8 @@ def train(
     few clients. recorded: the participants that get a transcript in the run's folder (`dresfl.storage.transcript`).
     blinded: answers are blinded as between real participants.
     """
+    if config.mode == "hidden" and (recorded or blinded):
+        raise UsageError("--record and --blinded are of the open mode", "in the hidden mode every answer is blinded")
     _check_folder(config, out, resume)
     if (out / "summary.json").exists():
         return read_summary(out)
@@ -45,6 +48,21 @@ def train(
         prepared = prepare(config, folder)
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         _note_dangers(prepared, note)
+        if config.mode == "hidden":
+            hidden = HiddenSimulation(
+                session=prepared.session,
+                data=prepared.client_data(),
+                dropouts=prepared.dropouts,
+                engine=config.engine,
+                accuracy=prepared.accuracy,
+                test_rows=prepared.split.test.num_rows,
+                evaluate_every=config.evaluate_every,
+                shift=config.model.shift,
+                name=config.name,
+                folder=out,
+                checkpoint_every=config.checkpoint_every,
+            )
+            return hidden.run(watch)[1].to_dict()
         simulation = Simulation(
             session=prepared.session,
             data=prepared.client_data(),
@@ -68,6 +86,13 @@ def train(
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
     session, reliable = prepared.session, prepared.dropouts.num_reliable
+    if session.hidden is not None:
+        if reliable < session.answers_needed:
+            note(
+                f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
+                "answers are needed: a real run would wait in most rounds. Here those that are missing come back"
+            )
+        return
     if reliable < session.answers_needed:
         note(
             f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "

@@ -10,7 +10,7 @@ from typing import final
 from dresfl.errors import DresError
 from dresfl.protocol import RoundRecord, Task, Verdict
 
-from .messages import Message
+from .messages import Attestations, Confirmations, DealersOf, Message, Opened, Release, Resume, Started
 from .terms import Terms
 
 Value = str | int | float | bool | None | list[int] | list[str]
@@ -27,6 +27,10 @@ class Log(Action):
 
     event: str
     fields: dict[str, Value] = field(default_factory=dict)
+
+
+def log(event: str, **fields: Value) -> Log:
+    return Log(event, fields)
 
 
 # -- the coordinator's -----------------------------------------------------------------------------------------
@@ -100,6 +104,30 @@ class Record(Action):
 
 @final
 @dataclass(frozen=True)
+class StoreBroadcast(Action):
+    """Put what a hop publishes on the disk, for good. The last four rounds must be kept, the current one included.
+
+    run: the run digest. note: what the machine wants to have back with it when it is started again.
+    """
+
+    run: bytes
+    round_number: int
+    hop: int
+    published: bytes
+    note: bytes
+
+
+@final
+@dataclass(frozen=True)
+class RecordLoss(Action):
+    """A hidden run has opened a validation loss."""
+
+    round_number: int
+    loss: float
+
+
+@final
+@dataclass(frozen=True)
 class Finish(Action):
     """The run is over; with an error: it cannot go on, and the coordinator ends with it."""
 
@@ -136,9 +164,9 @@ class GiveUp(Action):
 @final
 @dataclass(frozen=True)
 class Leave(Action):
-    """The run is over for this client, which has the final weights."""
+    """The run is over for this client, which has the final weights; None: it had no model, or kept it before."""
 
-    final: Task
+    final: Task | None
 
 
 class Work(Action):
@@ -212,3 +240,86 @@ class KeepModel(Work):
     """Keep the final weights."""
 
     final: Task
+
+
+# -- a client's, in the hidden mode ----------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JudgeDealers(Work):
+    """Judge the dealers from what all clients have signed, and keep what came of it."""
+
+    attestations: Attestations
+
+
+@final
+@dataclass(frozen=True)
+class Stand(Work):
+    """Begin the run, or go on with it: count it, sign it, and say where this client stands."""
+
+
+@final
+@dataclass(frozen=True)
+class StartRun(Work):
+    """Look whether enough clients have signed the run."""
+
+    started: Started
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ResumeRun(Work):
+    """Catch up with the run, and answer its next hop."""
+
+    resume: Resume
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TakeHops(Work):
+    """Take what hops have published, one after the other, and answer the next one."""
+
+    opened: tuple[Opened, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ConfirmHop(Work):
+    """Look whether all clients say that the last hop was published truly, and answer the next one."""
+
+    confirmations: Confirmations
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DealCounts(Work):
+    """Count on the own rows what the final weights get right, and share the counts."""
+
+    final: Task
+    opened: bytes = b""  # as in `EndRun`
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SignDealers(Work):
+    """Open the shares of a set of dealers, note the set on the disk, and sign it."""
+
+    proposed: DealersOf
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AddDealt(Work):
+    """Look whether enough clients have signed a set of dealers, and show what was added of it."""
+
+    release: Release
+
+
+@final
+@dataclass(frozen=True)
+class EndRun(Work):
+    """Keep the final weights, if there are any, and note that the run has ended."""
+
+    final: Task | None
+    opened: bytes = b""  # SHA-256 of what the last hop published; empty: this client has not seen it

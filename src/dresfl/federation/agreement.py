@@ -5,22 +5,29 @@ if the two differ, the coordinator can say where. Row counts and nonces become k
 agreement, and nothing else, make the session.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, final
+from functools import cached_property, lru_cache
+from typing import Literal, final, get_args
 
 from dresfl.coding import CodeParameters
-from dresfl.errors import MessageError, Refused, UsageError
+from dresfl.errors import InfeasiblePlan, MessageError, Refused, UsageError
+from dresfl.masking import hidden_families
 from dresfl.model import Layer, Network
+from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session, most_client_rows, slice_rows
+from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
+from dresfl.protocol.hidden.settings import DEGREES, HiddenSettings
 from dresfl.quantize import Quantizer
 
-FORMAT = "dresfl agreement 3"
+FORMAT = "dresfl agreement 4"
 ACCEPTED = "accepted"
+Mode = Literal["open", "hidden"]
+_SAMPLE_MODULI = (16777199, 16777213)  # mask sets depend on no modulus
 _MORE_BYTES = 4096  # than twice the own: so long an agreement of others is still compared key by key
 MOST_SLICES = 2**19  # of one dealer: half a terabyte. A Holding has a bit for each
 
@@ -50,13 +57,25 @@ class Agreement:
     seed: int = 0
     roster: str = ""  # hex digest of the roster
     max_liars: int = CodeParameters.max_liars  # clients whose answers may be false in one round
-    mode: Literal["open"] = "open"  # the paper's protocol: weights and sums are seen
+    mode: Mode = "open"  # open: the paper's protocol, weights and sums are seen; hidden: the final model alone
     rows_can_be_computed: str = ""  # "accepted": everybody knows what the open mode gives away, and agrees to it
     record: bool = False  # whether every participant writes down what it sees, for those who study the protocol
+    # Of the hidden mode, where clients derive everything: how it runs, and the optimiser. None in the open mode, where
+    # the coordinator alone needs an optimiser.
+    hidden: HiddenSettings | None = None
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
-        if self.mode != "open":
-            raise UsageError(f"mode = {self.mode!r} is not known", 'there is one mode so far: mode = "open"')
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode = {self.mode!r} is not known", 'use mode = "hidden" or mode = "open"')
+        if (self.mode == "hidden") != (self.hidden is not None) or (self.hidden is None) != (self.optimizer is None):
+            raise UsageError(
+                f"mode = {self.mode!r} with{'' if self.hidden else 'out'} settings of the hidden mode, and "
+                f"with{'' if self.optimizer else 'out'} an optimiser",
+                "the agreement has both in the hidden mode, and neither in the open mode",
+            )
+        if self.record and self.hidden is not None:
+            raise UsageError("record is of the open mode", "take it out: a hidden run has no transcript")
         if self.rows_can_be_computed not in ("", ACCEPTED):
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
@@ -74,7 +93,7 @@ class Agreement:
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
                 "real participants need T of at least 1",
             )
-        _ = self.quantizer, make_session(self, (1,) * self.num_clients, b"", b"")  # they check the rest
+        _ = self.quantizer, self.sample_session()  # they check the rest
 
     @property
     def parameters(self) -> CodeParameters:
@@ -85,11 +104,21 @@ class Agreement:
 
     def check_masks(self) -> None:
         """Refuse a setting without a certified family of masks, before anything is sent."""
-        _ = make_session(self, (1,) * self.num_clients, b"", b"").mask_family
+        _ = self.sample_session().seed_sets
+
+    def sample_session(self) -> Session:
+        """A session of this agreement with few rows: for what does not depend on them."""
+        share = self.hidden.validation_share if self.hidden is not None else 0.0
+        rows = math.ceil(2 * self.num_shards / share) if share else 1  # some can be held out
+        return make_session(self, (rows,) * self.num_clients, b"", b"")
 
     def check_consent(self) -> None:
-        """Refuse to begin in the open mode without everybody's consent to what it gives away."""
-        if self.rows_can_be_computed != ACCEPTED:
+        """Refuse to begin in the open mode without everybody's consent to what it gives away.
+
+        The hidden mode gives nothing away before the end. There every dealer's rows are proved to be in range, unless
+        the agreement itself says that dealers are trusted.
+        """
+        if self.mode == "open" and self.rows_can_be_computed != ACCEPTED:
             raise UsageError(
                 "in the open mode every participant is sent weights from which rows of others can be computed, and the "
                 "agreement does not accept that",
@@ -103,6 +132,12 @@ class Agreement:
 
     @cached_property
     def network(self) -> Network:
+        """The network whose weights come out. In the hidden mode all weights have one scale, which the plan chooses."""
+        return self.described_network if self.hidden is None else self.sample_session().network
+
+    @cached_property
+    def described_network(self) -> Network:
+        """The network as the agreement describes it, with the weights' scale of the open mode."""
         return Network(
             self.layers,
             self.input_shape,
@@ -115,6 +150,8 @@ class Agreement:
         """The agreement as plain values, as its JSON has them."""
         values: dict[str, object] = {"format": FORMAT, **{name: getattr(self, name) for name in self.__match_args__}}
         values["layers"] = [layer.to_dict() for layer in self.layers]
+        for name, settings in (("hidden", self.hidden), ("optimizer", self.optimizer)):
+            values[name] = None if settings is None else _plain(settings)
         values["input_shape"] = list(self.input_shape)
         return values
 
@@ -124,8 +161,7 @@ class Agreement:
 
     def check_row_count(self, rows: int) -> None:
         """A coordinator's check of a client: all together fit a session, and its slices a Holding."""
-        sample = make_session(self, (1,) * self.num_clients, b"", b"")
-        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(sample))
+        most = min(most_client_rows(self.parameters), MOST_SLICES * slice_rows(self.sample_session()))
         if rows > most:
             raise Refused(
                 f"the client has {rows} rows, but each of {self.num_clients} may have {most} at most",
@@ -176,6 +212,47 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _plain(settings: HiddenSettings | Optimizer) -> dict[str, object]:
+    """Settings as plain values. 1 and 1.0 have one form where a number may be broken."""
+    return {
+        entry.name: float(getattr(settings, entry.name))
+        if isinstance(entry.default, float)
+        else getattr(settings, entry.name)
+        for entry in dataclasses.fields(settings)
+    }
+
+
+@lru_cache(maxsize=16)
+def _plan(agreement: Agreement, client_rows: tuple[int, ...]) -> HiddenPlan:
+    """The plan of a hidden run. client_rows: empty if there is no validation, whose rows alone it depends on."""
+    settings, optimizer = agreement.hidden, agreement.optimizer
+    if settings is None or optimizer is None:
+        raise UsageError("this agreement is of the open mode")
+    return make_plan(
+        agreement.described_network,
+        agreement.parameters,
+        settings,
+        optimizer,
+        agreement.rounds,
+        client_rows=client_rows,
+        num_masks=num_mask_seeds(agreement.parameters, settings),
+    )
+
+
+def num_mask_seeds(parameters: CodeParameters, settings: HiddenSettings) -> int:
+    """The mask seeds of one sharing, if there are more masks than colluders; 0: the plan knows."""
+    if settings.mask_degree in (0, parameters.max_colluders):
+        return 0
+    sizes = parameters.num_clients, parameters.num_shards, parameters.max_colluders, settings.mask_degree
+    degrees = [DEGREES[settings.schedule]] if settings.schedule else sorted(DEGREES.values())
+    for degree in degrees:
+        try:
+            return hidden_families(_SAMPLE_MODULI, *sizes, degree).num_masks
+        except InfeasiblePlan as error:
+            refusal = error
+    raise refusal
+
+
 def make_session(
     agreement: Agreement,
     client_rows: Sequence[int],
@@ -187,13 +264,17 @@ def make_session(
 
     nonce: the sharing's (`sharing_nonce`); a later run on the same sharing has the same one and another run_nonce.
     """
+    hidden = None
+    if agreement.hidden is not None:
+        hidden = _plan(agreement, tuple(client_rows) if agreement.hidden.validation_every else ())
     return Session(
-        network=agreement.network,
+        network=agreement.described_network if hidden is None else hidden.network,
         parameters=agreement.parameters,
         client_rows=tuple(client_rows),
         seed=agreement.seed,
         nonce=nonce,
         run_nonce=run_nonce,
+        hidden=hidden,
         device=device,
     )
 

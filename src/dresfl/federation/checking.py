@@ -3,22 +3,19 @@
     waiting --everybody is Ready, or nothing moves any more--> checking --everybody has Checked, or time is up--> judged
 
 Each client committed to its coin in its contribution, before anything was dealt, and shows it when every share is on
-its disk. The coins together fix random combinations of all coded rows (protocol/dealer_check.py). Nobody can know them
-while an honest client still waits for a share, so no dealer can prepare for them.
+its disk. The coins together fix random combinations of all coded rows (protocol/dealer_check.py), and in the hidden
+mode the factors of the proofs that rows are in range (protocol/hidden/range_proof.py). Nobody can know them while an
+honest client still waits for a share, so no dealer can prepare for them.
 
 A client that is not there when the check begins, or does not answer it, holds up nobody for ever. It is not checked, so
 its answers are not wanted in this run.
 """
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import final
 
-import torch
-from torch import Tensor
-
 from dresfl.errors import MessageError, Refused
-from dresfl.protocol import Session, Verdict, judge, num_combinations
+from dresfl.protocol import Findings, Session, Verdict, conclude
 
 from .terms import NO_COIN, Terms
 
@@ -31,10 +28,10 @@ class Checking:
         """terms: with coins, if the check had begun before the coordinator was started again."""
         self._terms, self._session = terms, session
         self._shown: dict[int, bytes] = {}
-        self._values: dict[int, Tensor] = {}  # client -> (M, dealers, t)
-        self._hashes: dict[int, dict[int, bytes]] = {}  # client -> number of a set -> hash of its seed
+        self._found: dict[int, Findings] = {}
         self.coins = terms.coins  # what the check is made with, once it has begun
-        self.different_seeds: list[tuple[int, int]] = []  # dealer of a seed, and holder of another one than most hold
+        # the dealer of a seed, and a holder of another one than most hold
+        self.different_seeds: tuple[tuple[int, int], ...] = ()
 
     @property
     def participants(self) -> list[int]:
@@ -45,7 +42,7 @@ class Checking:
         """The clients that are waited for."""
         if self.coins is None:
             return [client for client in range(self._session.num_clients) if client not in self._shown]
-        return [client for client in self.participants if client not in self._values]
+        return [client for client in self.participants if client not in self._found]
 
     def ready(self, client: int, coin: bytes) -> None:
         """A client has every share on its disk, and shows its coin."""
@@ -64,27 +61,13 @@ class Checking:
         """A client's check values, and its hashes of the mask seeds that it holds."""
         if client not in self.participants:
             raise MessageError("check values came that were not asked for")
-        held = self._session.mask_family.held_by(client)
-        if len(hashes) != len(held):
-            raise MessageError(f"{len(hashes)} hashes of seeds came, but client {client} holds {len(held)}")
-        shape = self._session.num_clients, num_combinations(self._session)
-        self._values[client] = self._session.field.unpack(packed, shape)  # (M,N,t)
-        self._hashes[client] = dict(zip(held, hashes, strict=True))
+        self._found[client] = Findings.unpack(self._session, client, tuple(hashes), packed)
 
     def verdict(self) -> Verdict:
         """What those who have answered the check conclude of everybody.
 
-        A client that holds another seed than most cannot blind with them: it deviates.
+        TooFewAnswers: the ranges of rows cannot be judged by those who have answered, or who do not deviate.
         """
-        there = sorted(self._values)
-        verdict = judge(self._session, torch.stack([self._values[client] for client in there], 3), there)
-        family, self.different_seeds = self._session.mask_family, []
-        for number in range(len(family.sets)):
-            dealer = family.dealer(number)
-            hashes = {c: self._hashes[c][number] for c in family.holders(number) if c in self._hashes}
-            first = [dealer] if dealer in hashes else []  # of equals, the dealer's counts
-            counts = Counter(hashes[c] for c in (*first, *(c for c in hashes if c != dealer)))
-            most = counts.most_common(1)[0][0] if counts else b""
-            self.different_seeds += [(dealer, holder) for holder, found in hashes.items() if found != most]
-        deviating = {*verdict.deviating, *(holder for _, holder in self.different_seeds)}
-        return Verdict(verdict.excluded, tuple(sorted(deviating)))
+        conclusion = conclude(self._session, self._found)
+        self.different_seeds = conclusion.different_seeds
+        return conclusion.verdict

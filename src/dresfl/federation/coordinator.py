@@ -11,54 +11,62 @@ For one client:
     absent --connected--> greeting --Hello--> enrolled --terms: Begin--> begun
     begun --first Holding--> joined --Ready--> ready --Done--> informed
 
-enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, opening.py knows who has answered
-a round. A runtime calls one method for each event, with the time in seconds of any steady clock, and carries out the
-returned actions in order. Whatever is wrong with one client's message ends that client's connection and disturbs nobody
-else.
+enrolment.py settles the terms, relay.py moves slices, checking.py judges the dealers, rounds.py says what follows;
+open_rounds.py and hidden_rounds.py do it. A runtime calls one method for each event, with the time in seconds of any
+steady clock, and carries out the returned actions in order. Whatever is wrong with one client's message ends that
+client's connection and disturbs nobody else.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import final
 
-from dresfl.errors import DresError, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
-from dresfl.protocol import Answer, RoundRecord, Session, Task, Training, Verdict, fewest_receivers
+from torch import Tensor
+
+from dresfl.errors import DresError, HeadroomAlarm, IdentityError, MessageError, Refused, TooFewAnswers, UsageError
+from dresfl.protocol import Session, Totals, Training, Verdict, checkers_needed, final_sum
 from dresfl.sealing import Identity, Roster
 
-from .actions import Action, Close, Finish, Log, Record, Send, StoreTerms, Value
+from .actions import Action, Close, Finish, Send, StoreBroadcast, StoreTerms, log
 from .agreement import Agreement
+from .attesting import check_attested
 from .checking import Checking
 from .coordinator_state import ConnectionState, CoordinatorSettings, Counters, Running
 from .enrolment import Enrolment, signed_begin
+from .hidden_rounds import HiddenRounds
 from .messages import (
     ANY_ROUND,
     FROM_CLIENT,
     NO_INSTANCE,
     Ack,
-    Answered,
+    Added,
+    Attestations,
+    Attested,
     Check,
     Checked,
+    Counted,
     Declined,
-    Done,
     Hello,
     Holding,
     Informed,
     Judged,
+    Message,
     Ready,
     Reject,
+    SetSigned,
     Slice,
     Wait,
-    Weights,
     decode,
 )
-from .opening import Opening
+from .open_rounds import OpenRounds
 from .relay import Relay
-from .terms import Terms
+from .rounds import Attendance, Rounds, give_up
+from .sums import SumOpening
+from .terms import HiddenTerms, Terms
 
 HELLO_SECONDS = 30.0  # from a connection to its Hello
 _DEVIATES = "it was not there when the dealers were checked, or holds other shares or seeds than were dealt"
-_LIED = "its answer was false"
-_REASON_LETTERS = 100  # of what a client says, in an error
+_LONG_WAIT = 10  # deadlines, for clients without whom a check would leave nobody to spare
 _REMIND_SECONDS = 15.0  # between two log lines about what is waited for
 
 
@@ -75,13 +83,17 @@ class Coordinator:
         make_training: Callable[[Session], Training],
         terms: Terms | None = None,
         stored_slices: Callable[[Session], Iterable[tuple[int, int, int]]] = lambda session: (),
+        stored_hops: Callable[[bytes], Iterable[StoreBroadcast]] = lambda run: (),
     ) -> None:
-        """make_training: the training of a session, where its last checkpoint left it. terms: of an earlier start.
+        """make_training: the training of a session, where its last checkpoint left it; in the open mode alone.
 
-        stored_slices: receiver, dealer and number of the slices of a session that the disk still has.
+        terms: of an earlier start. stored_slices: receiver, dealer and number of the slices of a session that the disk
+        still has. stored_hops: likewise, what the hops of a hidden run have published, by its digest, in order.
         """
         agreement.check_consent()
         agreement.check_masks()
+        if agreement.mode == "hidden" and settings.timing.on_shortage == "skip":
+            raise UsageError("a hidden round cannot be skipped", 'set on_shortage = "retry"')
         if identity.member != roster.server:
             raise UsageError(f"{identity.name} is not the coordinator of this roster", "check [keys]")
         if len(roster.members) != agreement.num_clients:
@@ -89,16 +101,20 @@ class Coordinator:
                 f"the roster lists {len(roster.members)} clients, the agreement has {agreement.num_clients}"
             )
         self._settings, self._agreement, self._identity, self._roster = settings, agreement, identity, roster
-        self._make_training, self._stored_slices = make_training, stored_slices
+        self._make_training, self._stored_slices, self._stored_hops = make_training, stored_slices, stored_hops
         self._clients: dict[int, ConnectionState] = {}
         self._informed: set[int] = set()
-        self._declined: dict[int, Declined] = {}  # the clients that will not answer the current round
+        self._attendance = Attendance(roster, lambda: self.ready)
         self._enrolment = Enrolment(agreement, terms)
         self._running: Running | None = None
-        self._opening: Opening | None = None
+        self._attested: dict[int, bytes] = {}  # what clients signed of the dealers, in the hidden mode
         self._closing_until: float | None = None
+        self._sum: SumOpening | None = None  # what clients count at the end of a hidden run
+        self._parted: set[int] = set()  # clients that were told that all is said
         self._moved_at = 0.0  # when the sharing last made progress
         self._check_until = 0.0
+        self._check_begun = 0.0
+        self._check_later = 0.0  # not before, since it would leave nobody to spare
         self._reminder = 0.0
         self.ended = False
         self.counters = Counters()
@@ -118,26 +134,37 @@ class Coordinator:
     @property
     def dropped(self) -> dict[int, str]:
         """The clients whose answers are not wanted any more in this run, and why."""
-        if self._running is None or self._running.made_training is None:
-            return {}
-        verdict = self._running.terms.checked or Verdict()
-        return {**dict.fromkeys(verdict.deviating, _DEVIATES), **dict.fromkeys(self._running.training.lies, _LIED)}
-
-    @property
-    def _num_left(self) -> int:
-        """How many clients can still be asked, now or when they come back."""
-        return self._agreement.num_clients - len({*self.dropped, *self._declined})
-
-    @property
-    def _asked(self) -> list[int]:
-        """The clients that are sent a round's weights."""
-        dropped = self.dropped
-        return [client for client in self.ready if client not in dropped]
+        return dict(self._attendance.dropped)
 
     @property
     def training(self) -> Training | None:
-        """The training, once the terms are settled."""
-        return None if self._running is None else self._running.made_training
+        """The training of the open mode, once the dealers are checked."""
+        rounds = self._rounds
+        return rounds.training if isinstance(rounds, OpenRounds) else None
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once the terms are settled."""
+        return None if self._running is None else self._running.session
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """The rounds of either mode, once the dealers are checked."""
+        return self._rounds
+
+    @property
+    def model(self) -> Tensor | None:
+        """(P,) int64: the model of a hidden run, once it is opened, if it is opened to the coordinator."""
+        return self._rounds.model if isinstance(self._rounds, HiddenRounds) else None
+
+    @property
+    def totals(self) -> Totals | None:
+        """What clients counted on their own rows with the final model of a hidden run, if enough of them did."""
+        return None if self._sum is None else self._sum.totals
+
+    @property
+    def _rounds(self) -> Rounds | None:
+        return None if self._running is None else self._running.made_rounds
 
     @property
     def relay(self) -> Relay | None:
@@ -150,11 +177,13 @@ class Coordinator:
         if self.ended:
             return None
         times = [state.hello_until for state in self._clients.values() if state.hello is None]
-        if self._opening is not None:
-            times.append(self._opening.until)
-        if self._closing_until is not None:
-            times.append(self._closing_until)
-        elif self._opening is None:
+        opening_until = None if self._rounds is None else self._rounds.wake_at
+        if opening_until is not None:
+            times.append(opening_until)
+        elif self._closing_until is not None:
+            counting = None if self._sum is None else self._sum.wake_at
+            times.append(self._closing_until if counting is None else counting)
+        else:
             times += [self._reminder, *self._check_times()]
         return min(times, default=None)
 
@@ -163,9 +192,13 @@ class Coordinator:
     def start(self, now: float) -> list[Action]:
         """The runtime is ready. If there are terms of an earlier start, the run goes on from there."""
         self._reminder = now + _REMIND_SECONDS
-        if self._enrolment.terms is None:
+        terms = self._enrolment.terms
+        if terms is None:
             return []
-        return self._settle(self._enrolment.terms, now)
+        if terms.hidden.alarm:  # what was falsified once is not tried again
+            alarm = HeadroomAlarm(f"this run has ended with an alarm: {terms.hidden.alarm}", "begin a new one")
+            return self._of_rounds(give_up(alarm), now)
+        return self._settle(terms, now)
 
     def connected_to(self, client: int, now: float) -> list[Action]:
         """A client whose identity is known has connected. A connection that it had before does not count any more."""
@@ -181,10 +214,14 @@ class Coordinator:
         if state is None or state.hello is None:
             return []
         self._enrolment.leave(client)
-        left: list[Action] = [_log("left", client=client)]
+        left: list[Action] = [log("left", client=client)]
         if self._running is None:
             return left
         self._running.relay.client_left(client)
+        if self._rounds is not None:
+            left += self._rounds.left(client, now)
+        if self._sum is not None:
+            self._sum.left(client)
         return [*left, *self._running.relay.due()]
 
     def received(self, client: int, data: bytes | memoryview, now: float) -> list[Action]:
@@ -211,12 +248,15 @@ class Coordinator:
         late = [c for c, state in self._clients.items() if state.hello is None and now >= state.hello_until]
         for client in late:
             actions += self._refuse(client, MessageError("no Hello came in time"), now)
-        opening = self._opening
-        if opening is not None and now >= opening.until:
-            actions += self._next_round(now) if opening.record is not None else self._shortage(opening, now)
-        elif self._closing_until is not None and now >= self._closing_until:
-            actions += self._end()
-        elif opening is None and self._closing_until is None:
+        rounds = self._rounds
+        if rounds is not None and rounds.wake_at is not None:
+            actions += self._of_rounds(rounds.tick(now), now) if now >= rounds.wake_at else []
+        elif self._closing_until is not None:
+            if self._sum is not None and not self._sum.done:
+                actions += self._of_sum(self._sum.tick(now))
+            if not self.ended and now >= self._closing_until and (self._sum is None or self._sum.done):
+                actions += self._end()
+        else:
             if any(now >= time for time in self._check_times()):
                 actions += self._check_without_the_others(self._settled, now)
             if now >= self._reminder and not self.ended:
@@ -226,7 +266,7 @@ class Coordinator:
     def _refuse(self, client: int, error: DresError, now: float) -> list[Action]:
         self.counters.refusals += 1
         name = self._roster.members[client].name
-        refused = _log("refused", client=client, name=name, reason=str(error), hint=error.hint)
+        refused = log("refused", client=client, name=name, reason=str(error), hint=error.hint)
         return [refused, Close(client, error), *self.disconnected(client, now)]
 
     # -- messages --------------------------------------------------------------------------------------------
@@ -246,14 +286,12 @@ class Coordinator:
         return self._take_of_member(client, state, message, self._running, now)
 
     def _take_of_member(
-        self, client: int, state: ConnectionState, message: object, running: Running, now: float
+        self, client: int, state: ConnectionState, message: Message, running: Running, now: float
     ) -> list[Action]:
         relay = running.relay
         if isinstance(message, Holding | Slice | Ack | Ready | Reject):
-            self._moved_at = now
+            self._moved_at, self._check_later = now, 0.0
         match message:
-            case Answered():
-                return self._answered(client, message, running, now)
             case Holding():
                 return self._holds(client, state, message, running)
             case Slice():
@@ -267,18 +305,25 @@ class Coordinator:
             case Informed():
                 return self._was_informed(client, message, running)
             case Declined():
-                return self._has_declined(client, message, running)
-            case Checked():
+                return self._has_declined(client, message, running, now)
+            case Checked() | Attested():
                 return self._has_checked(client, message, running, now)
-        raise MessageError(f"{type(message).__name__} may not come now")
+            case Counted() | SetSigned() | Added():
+                if self._sum is None:
+                    raise MessageError("no sum is taken")
+                return self._of_sum(self._sum.received(client, message, now))
+        if running.made_rounds is None:
+            self.counters.late += 1  # of an earlier connection
+            return []
+        return self._of_rounds(running.rounds.received(client, message, now), now)
 
     def _hello(self, client: int, state: ConnectionState, hello: Hello, now: float) -> list[Action]:
         settled = self._enrolment.hello(client, hello, state.replaced)
         state.hello = hello
-        actions: list[Action] = [_log("joined", client=client, name=self._roster.members[client].name)]
+        actions: list[Action] = [log("joined", client=client, name=self._roster.members[client].name)]
         if settled is not None:
             sharing = "fresh" if settled.fresh else "reused"
-            actions.append(_log("terms settled", sharing=sharing, rows=sum(settled.rows)))
+            actions.append(log("terms settled", sharing=sharing, rows=sum(settled.rows)))
             return [*actions, StoreTerms(settled), *self._settle(settled, now)]
         if self._running is not None:
             return [*actions, *self._begin(client, state, self._running)]
@@ -290,18 +335,41 @@ class Coordinator:
         session = terms.session(self._agreement)
         relay = Relay(session, self._settings.windows, self._stored_slices(session))
         verdict, self._moved_at = terms.checked, now
-        self._check_until = now + self._settings.timing.deadline
+        self._check_begun, self._check_until = now, now + self._settings.timing.deadline
         if verdict is None:
             self._running = running = Running(terms, session, relay, Checking(terms, session), None)
         else:
-            self._running = running = Running(terms, session, relay, None, self._make_training(session))
+            self._running = running = self._checked(terms, session, relay, verdict)
         actions: list[Action] = []
-        if running.made_training is not None:
-            actions = self._close(now) if running.training.done else self._end_if_too_few(running)
+        if running.made_rounds is not None:
+            actions = self._of_rounds([] if running.rounds.done else self._too_few(running), now)
         for client, state in self._clients.items():
             if state.hello is not None:
                 actions += self._begin(client, state, running)
         return actions
+
+    def _checked(self, terms: Terms, session: Session, relay: Relay, verdict: Verdict) -> Running:
+        """What there is once the dealers are checked. Who deviates is not asked."""
+        attendance, timing = self._attendance, self._settings.timing
+        attendance.dropped.update(dict.fromkeys(verdict.deviating, _DEVIATES))
+        with_all = timing, attendance, self._roster, self.counters
+        if session.hidden is None:
+            return Running(terms, session, relay, None, OpenRounds(session, self._make_training(session), *with_all))
+        stored, starts = self._stored_hops(session.run), terms.hidden.starts
+        hidden = HiddenRounds(session, *with_all, stored, starts, self._keep_starts, self._keep_alarm)
+        return Running(terms, session, relay, None, hidden)
+
+    def _keep_starts(self, starts: tuple[tuple[int, bytes], ...]) -> Action:
+        return self._amend(replace(self._settled.terms.hidden, starts=starts))
+
+    def _keep_alarm(self, reason: str) -> Action:
+        return self._amend(replace(self._settled.terms.hidden, alarm=reason))
+
+    def _amend(self, hidden: HiddenTerms) -> Action:
+        """Put on the disk what there is to know of a hidden run."""
+        terms = replace(self._settled.terms, hidden=hidden)
+        self._running, self._enrolment.terms = replace(self._settled, terms=terms), terms
+        return StoreTerms(terms)
 
     def _begin(self, client: int, state: ConnectionState, running: Running) -> list[Action]:
         if state.hello is None:
@@ -315,14 +383,14 @@ class Coordinator:
         relay, done = running.relay, list[Action]()
         if not state.joined:
             state.joined = True
-            self._declined.pop(client, None)  # it is back, and may answer
+            self._attendance.came_back(client)
             relay.client_came(client)
             done = self._done(client, running) if self._closing_until is not None else []
         return [*done, *relay.declare(client, message.dealer, message.held), *relay.due()]
 
     def _rejected(self, client: int, message: Reject, relay: Relay) -> list[Action]:
         dropped, again = relay.reject(client, message.peer, message.number)
-        line = _log(
+        line = log(
             "slice rejected",
             dealer=message.peer,
             receiver=client,
@@ -342,26 +410,24 @@ class Coordinator:
         if running.checking is not None:
             running.checking.ready(client, message.coin)
         state.ready = True
-        actions: list[Action] = [_log("ready", client=client, ready=len(self.ready))]
+        actions: list[Action] = [log("ready", client=client, ready=len(self.ready))]
         if running.checking is not None:
             return actions + self._ask_to_check(client, running, running.checking, now)
         actions += self._verdict_for(client, running)
         if self._closing_until is not None:
             return actions
-        if self._opening is None:
-            return actions + self._first_round(running, now)
-        wanted = self._opening.record is None and client in self._asked
-        return [*actions, *self._weights(running, [client])] if wanted else actions
+        return actions + self._of_rounds(running.rounds.ready(client, now), now)
 
     # -- the check of the dealers ----------------------------------------------------------------------------
 
     def _check_times(self) -> list[float]:
         """When the check begins, or ends, without those who are not there."""
         running = self._running
-        if running is None or running.checking is None or len(self.ready) < _checkers_needed(running.session):
+        if running is None or running.checking is None or len(self.ready) < checkers_needed(running.session):
             return []
         begun = running.checking.coins is not None
-        return [self._check_until if begun else self._moved_at + self._settings.timing.deadline]
+        at = self._check_until if begun else self._moved_at + self._settings.timing.deadline
+        return [max(at, self._check_later)]
 
     def _ask_to_check(self, client: int, running: Running, checking: Checking, now: float) -> list[Action]:
         """When everybody is ready, everybody checks. Who comes back after that is asked again."""
@@ -375,207 +441,177 @@ class Coordinator:
         coins = checking.begin(clients)
         terms = replace(running.terms, coins=coins)
         self._running, self._enrolment.terms = replace(running, terms=terms), terms
-        self._check_until = now + self._settings.timing.deadline
+        self._check_begun, self._check_until = now, now + self._settings.timing.deadline
         return [StoreTerms(terms), *(Send(client, Check(coins)) for client in self.ready)]
 
     def _check_without_the_others(self, running: Running, now: float) -> list[Action]:
-        """The sharing has stood still for `deadline` seconds, or some have not answered the check for so long."""
+        """The sharing has stood still for `deadline` seconds, or some have not answered the check for so long.
+
+        Who is not checked is lost for the whole run. If that leaves just as many as are needed, the first death would
+        end it: so the check then waits ten times as long. Nothing has begun, and nothing is lost by waiting.
+        """
         checking, needed = running.checking, running.session.answers_needed
         if checking is None:
             return []
         if checking.coins is None:
             absent = [client for client in range(self._agreement.num_clients) if client not in self.ready]
-            line = _log("checking without", clients=absent)
+            left = self._agreement.num_clients - len(absent)
+            if left <= needed and now < self._moved_at + _LONG_WAIT * self._settings.timing.deadline:
+                return self._check_waits(absent, self._moved_at)
+            line = log("checking without", clients=absent)
             return [line, *self._begin_check(self.ready, running, checking, now)]
         absent = checking.missing()
         self._check_until = now + self._settings.timing.deadline
-        if len(checking.participants) - len(absent) < _checkers_needed(running.session):
+        if len(checking.participants) - len(absent) < checkers_needed(running.session):
             return []
-        verdict = checking.verdict()
+        try:
+            verdict = checking.verdict()
+        except TooFewAnswers:
+            return []  # with one more there may be enough
         if self._agreement.num_clients - len(verdict.deviating) < needed:
             return []  # with one more there may be enough
-        return [_log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
+        spare = self._agreement.num_clients - len(verdict.deviating) - needed
+        if spare < 1 and now < self._check_begun + _LONG_WAIT * self._settings.timing.deadline:
+            return self._check_waits(absent, self._check_begun)
+        return [log("checking without", clients=absent), *self._judge(verdict, running, checking, now)]
 
-    def _has_checked(self, client: int, message: Checked, running: Running, now: float) -> list[Action]:
-        checking = running.checking
+    def _check_waits(self, absent: Collection[int], since: float) -> list[Action]:
+        """Wait longer for those without whom nobody would be left to spare."""
+        wait = _LONG_WAIT * self._settings.timing.deadline
+        self._check_later = since + wait
+        return [log("checking waits", clients=list(absent), seconds=wait)]
+
+    def _has_checked(self, client: int, message: Checked | Attested, running: Running, now: float) -> list[Action]:
+        checking, session = running.checking, running.session
         if checking is None:
             return []  # it was asked a second time, after a reconnection, and the verdict is there
-        checking.checked(client, message.hashes, message.values)
-        return [] if checking.missing() else self._judge(checking.verdict(), running, checking, now)
+        if isinstance(message, Attested) != (session.hidden is not None):
+            raise MessageError(f"{type(message).__name__} came in the other mode")
+        checked = message.checked if isinstance(message, Attested) else message
+        if isinstance(message, Attested):
+            check_attested(self._roster.members[client], session, client, checking.coins or (), message)
+        checking.checked(client, checked.hashes, checked.values)
+        if isinstance(message, Attested):
+            self._attested[client] = b"".join(message.body())
+        if checking.missing():
+            return []
+        try:
+            return self._judge(checking.verdict(), running, checking, now)
+        except TooFewAnswers as error:
+            return self._of_rounds(give_up(error), now)
 
     def _judge(self, verdict: Verdict, running: Running, checking: Checking, now: float) -> list[Action]:
         """Make the verdict known, once it is on the disk, and begin the rounds."""
         actions: list[Action] = []
         for dealer, holder in checking.different_seeds:
-            actions.append(_log("seeds differ", dealer=dealer, holder=holder, name=self._roster.members[dealer].name))
+            actions.append(log("seeds differ", dealer=dealer, holder=holder, name=self._roster.members[dealer].name))
         excluded, deviating = list(verdict.excluded), list(verdict.deviating)
-        actions.append(_log("dealers checked", excluded=excluded, deviating=deviating))
+        actions.append(log("dealers checked", excluded=excluded, deviating=deviating))
         if len(excluded) == self._agreement.num_clients:
-            return actions + self._give_up(
+            none_left = TooFewAnswers(
                 "the shares of no dealer lie on polynomials, or too many clients say so",
                 "see the logs of all clients, and share again in a new folder",
             )
-        terms = replace(running.terms, verdict=verdict)
+            return self._of_rounds([*actions, *give_up(none_left)], now)
+        hidden = replace(running.terms.hidden, attested=tuple(sorted(self._attested.items())))
+        terms = replace(running.terms, verdict=verdict, hidden=hidden)
         session = terms.session(self._agreement)
-        self._running = running = Running(terms, session, running.relay, None, self._make_training(session))
+        self._running = running = self._checked(terms, session, running.relay, verdict)
         self._enrolment.terms = terms
         actions.append(StoreTerms(terms))
         for ready in self.ready:
             actions += self._verdict_for(ready, running)
-        if self._num_left < session.answers_needed and checking.different_seeds:
+        if self._attendance.num_left < session.answers_needed and checking.different_seeds:
             dealers = sorted({self._roster.members[dealer].name for dealer, _ in checking.different_seeds})
             names = ", ".join(dealers)
-            return actions + self._give_up(
+            differ = TooFewAnswers(
                 f"the seeds that {names} dealt are not the same at all their holders: too few can blind alike",
                 "mend these clients or leave them out of the roster, and share again in a new folder",
             )
-        return actions + (self._end_if_too_few(running) or self._first_round(running, now))
+            return self._of_rounds([*actions, *give_up(differ)], now)
+        return self._of_rounds([*actions, *(self._too_few(running) or running.rounds.begin(now))], now)
 
     def _verdict_for(self, client: int, running: Running) -> list[Action]:
-        """Clients of a sharing that is used again have kept its verdict."""
-        return [] if running.terms.verdict is None else [Send(client, Judged(running.terms.verdict))]
-
-    def _give_up(self, reason: str, hint: str) -> list[Action]:
-        """End the run with an error."""
-        self.ended = True
-        error = TooFewAnswers(reason, hint)
-        return [_log("ended", reason=str(error), hint=error.hint), Finish(error)]
-
-    def _first_round(self, running: Running, now: float) -> list[Action]:
-        """Begin as soon as enough clients can answer."""
-        if len(self._asked) < running.session.answers_needed:
+        """What came of the check. Clients of a sharing that is used again know it; in the hidden mode all judge."""
+        terms = running.terms
+        if terms.verdict is None:
             return []
-        first, rounds = running.training.round_number, running.training.rounds
-        line = _log("rounds", first=first, rounds=rounds, ready=self.ready)
-        return [line, *self._open(running, now)]
+        if running.session.hidden is None:
+            return [Send(client, Judged(terms.verdict))]
+        attested = tuple((c, Attested.from_body(memoryview(body))) for c, body in terms.hidden.attested)
+        return [Send(client, Attestations(terms.coins or (), attested))]
 
-    # -- rounds: one opening after the other -----------------------------------------------------------------
+    # -- rounds ----------------------------------------------------------------------------------------------
 
-    def _open(self, running: Running, now: float) -> list[Action]:
-        """Begin the next round: send its weights to everybody who can answer."""
-        self._opening = Opening(running.training.round_number, now + self._settings.timing.deadline)
-        return self._weights(running, self._asked)
+    def _of_rounds(self, actions: list[Action], now: float) -> list[Action]:
+        """Actions after which the run may be over, or all rounds: then everybody is told so."""
+        if any(isinstance(action, Finish) for action in actions):
+            self.ended = True
+            return actions
+        over = self._rounds is not None and self._rounds.done and self._closing_until is None
+        return [*actions, *self._close(now)] if over else actions
 
-    def _weights(self, running: Running, clients: Iterable[int]) -> list[Action]:
-        message = Weights(running.training.task().encode(running.session))
-        return [Send(client, message) for client in clients]
-
-    def _answered(self, client: int, message: Answered, running: Running, now: float) -> list[Action]:
-        opening = self._opening
-        if opening is None or not opening.takes(client, message.round_number) or client in self.dropped:
-            self.counters.late += 1  # or the second of a client that was sent its round again, or not wanted
-            return []
-        if opening.record is not None:  # a slower client within the grace
-            opening.answered.add(client)
-            return self._next_round(now) if self._has_everybody(opening) else []
-        try:
-            answer = Answer.decode_from(client, message.answer, running.session)
-            if answer.round_number != message.round_number:
-                raise MessageError(f"an answer to round {answer.round_number} came as one to {message.round_number}")
-            record = running.training.receive(answer)
-        except MessageError:
-            self.counters.invalid += 1
-            raise
-        opening.answered.add(client)
-        self.counters.answers += 1
-        self.counters.last_answered[client] = message.round_number
-        return [] if record is None else self._decoded(opening, record, now)
-
-    def _decoded(self, opening: Opening, record: RoundRecord, now: float) -> list[Action]:
-        """A round is decoded. Slower clients have their grace: they are counted, and not left behind."""
-        opening.close(record, now + self._settings.timing.grace)
-        return self._next_round(now) if self._has_everybody(opening) or not self._settings.timing.grace else []
-
-    def _has_everybody(self, opening: Opening) -> bool:
-        return len({*opening.answered, *self.dropped}) == self._agreement.num_clients
-
-    def _has_declined(self, client: int, message: Declined, running: Running) -> list[Action]:
+    def _has_declined(self, client: int, message: Declined, running: Running, now: float) -> list[Action]:
         """A client will not answer. Once too few are left, asking again would change nothing: the run ends."""
-        current = self._opening is not None and message.round_number == self._opening.number
+        current = running.made_rounds is not None and running.rounds.current(message.round_number)
         if self._closing_until is not None or not (current or message.round_number == ANY_ROUND):
             return []
-        if self._declined.get(client) == message:
-            raise MessageError("the same Declined came a second time")
-        self._declined[client] = message
-        number = 0 if running.made_training is None else running.training.round_number
-        line = _log("declined", client=client, round=number, reason=message.reason)
-        return [line, *self._end_if_too_few(running)]
+        self._attendance.decline(client, message)
+        number = 0 if running.made_rounds is None else running.rounds.number
+        line = log("declined", client=client, round=number, reason=message.reason)
+        return self._of_rounds([line, *self._too_few(running)], now)
 
-    def _end_if_too_few(self, running: Running) -> list[Action]:
-        """End the run if those who decline and those who were dropped leave too few clients for any round."""
-        reasons = {**self.dropped, **{c: message.reason for c, message in self._declined.items()}}
-        left, needed = self._num_left, running.session.answers_needed
-        if left >= needed:
-            return []
-        number = 0 if running.made_training is None else running.training.round_number
-        members, lost = self._roster.members, sorted(reasons.items())
-        names = ", ".join(members[c].name for c, _ in lost)
-        said = "; ".join(f"{members[c].name}: {reason[:_REASON_LETTERS]}" for c, reason in lost)
-        return self._give_up(
-            f"{len(lost)} clients will not answer round {number}, so {left} are left, but {needed} are needed. "
-            f"They are {names} ({said})",
-            "see the logs of these clients; restore their folders, or the coordinator's, and start again",
-        )
-
-    def _shortage(self, opening: Opening, now: float) -> list[Action]:
-        running, timing = self._settled, self._settings.timing
-        self.counters.shortages += 1
-        line = _log(
-            "shortage",
-            round=opening.number,
-            answered=sorted(opening.answered),
-            needed=running.session.answers_needed,
-            then=timing.on_shortage,
-        )
-        if timing.on_shortage == "skip":
-            opening.close(running.training.skip(), now)
-            return [line, *self._next_round(now)]
-        opening.until = now + timing.deadline
-        missing = [c for c in self._asked if c not in opening.answered and c not in self._declined]
-        return [line, *self._weights(running, missing)]
-
-    def _next_round(self, now: float) -> list[Action]:
-        """Write down how the round ended, and only then let anybody see what follows from it."""
-        running, opening = self._settled, self._opening
-        if opening is None or opening.record is None:
-            raise RuntimeError("no round has ended")
-        self._opening = None
-        self._declined = {c: message for c, message in self._declined.items() if message.round_number == ANY_ROUND}
-        actions: list[Action] = [Record(opening.record, len(opening.answered))]
-        if opening.record.outcome == "refused":
-            actions.append(_log("round refused", round=opening.number, reason=opening.record.reason))
-        for client in opening.record.liars:
-            self.counters.liars += 1
-            actions.append(_log("liar", client=client, name=self._roster.members[client].name, round=opening.number))
-        if running.training.done:
-            return actions + self._close(now)
-        return actions + (self._end_if_too_few(running) or self._open(running, now))
+    def _too_few(self, running: Running) -> list[Action]:
+        number = 0 if running.made_rounds is None else running.rounds.number
+        return self._attendance.too_few(running.session.answers_needed, number)
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _close(self, now: float) -> list[Action]:
         """Send every client the final weights; wait a while for those who are away."""
         self._closing_until = now + self._settings.linger
+        plan = final_sum(self._settled.session, self._settled.rounds.opened)
+        if plan is not None:
+            self._sum = SumOpening(plan, self._roster, self._settings.timing.deadline)
+            self._sum.begin(now)
         joined = [client for client, state in self._clients.items() if state.joined]
         return [action for client in joined for action in self._done(client, self._settled)]
 
     def _done(self, client: int, running: Running) -> list[Action]:
         """The end, for one client. One that is not ready has not heard yet what came of the check."""
-        training = running.training
-        task = Task(training.rounds, training.weights.cpu()).encode(running.session)
         heard = self._clients[client].ready
-        return [*([] if heard else self._verdict_for(client, running)), Send(client, Done(task))]
+        final = [Send(client, message) for message in running.rounds.final(client)]
+        return [*([] if heard else self._verdict_for(client, running)), *final]
 
     def _was_informed(self, client: int, message: Informed, running: Running) -> list[Action]:
-        if self._closing_until is None or message.rounds != running.training.rounds:
+        if self._closing_until is None or message.rounds != running.rounds.rounds:
             raise MessageError("a client says that it has the final weights, which there are not yet")
         self._informed.add(client)
-        return [Close(client), *(self._end() if len(self._informed) == self._agreement.num_clients else ())]
+        return self._part()
+
+    def _of_sum(self, actions: list[Action]) -> list[Action]:
+        """What clients hear of the sum. When it is over, those who have the model are let go."""
+        totals = self.totals
+        if self._sum is None or not self._sum.done or self._parted:
+            return actions
+        if totals is not None:
+            correct, rows = totals.values[:2]
+            actions.append(log("totals", correct=correct, rows=rows, clients=list(totals.dealers)))
+        return [*actions, *self._part()]
+
+    def _part(self) -> list[Action]:
+        """Let go of clients that have the model, once there is nothing more for them to hear."""
+        if self._sum is not None and not self._sum.done:
+            return []
+        now_free = sorted(self._informed - self._parted)
+        self._parted.update(now_free)
+        everybody = len(self._informed) == self._agreement.num_clients
+        return [*(Close(client) for client in now_free if client in self._clients), *(self._end() if everybody else ())]
 
     def _end(self) -> list[Action]:
         self.ended = True
         absent = [client for client in range(self._agreement.num_clients) if client not in self._informed]
-        return [*([_log("ended without", clients=absent)] if absent else ()), Finish()]
+        return [*([log("ended without", clients=absent)] if absent else ()), Finish()]
 
     # -- words -----------------------------------------------------------------------------------------------
 
@@ -588,17 +624,8 @@ class Coordinator:
     def _remind(self, now: float) -> list[Action]:
         self._reminder = now + _REMIND_SECONDS
         if self._running is None:
-            return [_log("waiting", missing=self._enrolment.missing())]
+            return [log("waiting", missing=self._enrolment.missing())]
         checking, needed = self._running.checking, self._running.session.answers_needed
         if checking is not None and checking.coins is not None:
-            return [_log("checking", missing=checking.missing())]
-        return [_log("sharing", ready=self.ready, needed=self._agreement.num_clients if checking else needed)]
-
-
-def _checkers_needed(session: Session) -> int:
-    """How many clients must take part in the check of the dealers if it does not wait for the others."""
-    return max(session.answers_needed, fewest_receivers(session))
-
-
-def _log(event: str, **fields: Value) -> Log:
-    return Log(event, fields)
+            return [log("checking", missing=checking.missing())]
+        return [log("sharing", ready=self.ready, needed=self._agreement.num_clients if checking else needed)]

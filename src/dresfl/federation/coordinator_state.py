@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import final
 
 from dresfl.errors import MessageError, UsageError
-from dresfl.protocol import Session, Training
+from dresfl.protocol import Session
 
 from .checking import Checking
 from .messages import NO_INSTANCE, Hello
 from .opening import RoundTiming
 from .relay import Relay, Windows
+from .rounds import Rounds
 from .terms import Terms
 
 
@@ -57,16 +58,16 @@ class ConnectionState:
 @final
 @dataclass(frozen=True)
 class Running:
-    """What there is once the terms are settled. Either the dealers are to be checked, or there is a training."""
+    """What there is once the terms are settled. Either the dealers are to be checked, or there are rounds."""
 
     terms: Terms
     session: Session
     relay: Relay
     checking: Checking | None
-    made_training: Training | None
+    made_rounds: Rounds | None
 
     @property
-    def training(self) -> Training:
-        if self.made_training is None:
+    def rounds(self) -> Rounds:
+        if self.made_rounds is None:
             raise MessageError("the dealers have not been checked yet")
-        return self.made_training
+        return self.made_rounds

@@ -6,7 +6,7 @@
          +---- the connection ends, or a message is not valid --------+------------------------------------+
 
 A client that is ready checks its dealers when it is sent everybody's coins (Check), keeps what came of it (Judged), and
-only then answers rounds.
+only then answers rounds (answering.py). In the hidden mode it judges the dealers itself, from what all clients signed.
 Work that takes time (dealing, keeping, answering) leaves as an action too; `worked` is told what came of it.
 """
 
@@ -16,37 +16,47 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from dresfl.errors import DresError, MessageError, Refused, StoreError
-from dresfl.protocol import Session, Task, Verdict, num_slices
+from dresfl.protocol import Session, Task, Verdict, final_sum, num_slices
 from dresfl.sealing import Roster
 
 from .actions import (
     Action,
+    AddDealt,
     AnswerTask,
     CheckDealers,
     Deal,
+    DealCounts,
     Disconnect,
+    EndRun,
     Flush,
     GiveUp,
     Join,
+    JudgeDealers,
     Keep,
     KeepModel,
     KeepVerdict,
     Leave,
-    Log,
+    ResumeRun,
     SendToCoordinator,
-    Value,
+    SignDealers,
+    TakeHops,
     Work,
+    log,
 )
 from .agreement import Agreement
+from .answering import Answering, OpenAnswering
 from .enrolment import check_begin
+from .hidden_answering import HiddenAnswering
 from .messages import (
     ANY_ROUND,
     FROM_COORDINATOR,
     Ack,
-    Answered,
+    Attestations,
+    Attested,
     Begin,
     Check,
     Checked,
+    DealersOf,
     Declined,
     Done,
     Hello,
@@ -57,18 +67,21 @@ from .messages import (
     Ready,
     Reject,
     Relayed,
+    Release,
     Request,
     Slice,
+    TotalsOf,
     Wait,
-    Weights,
     decode,
 )
+from .summing import Summing
 from .terms import Introduction, Terms
 
 _FLUSH_BYTES = 2**23  # of slices kept: then they are put on the disk for good, and acknowledged
 _FLUSH_SLICES = 256  # likewise
 _IDLE_SECONDS = 0.05  # without a slice: then what has come is put on the disk
 _LASTING_SECONDS = 10.0  # a connection that was of use for so long did not fail at once, whatever ended it
+_SUM_SECONDS = 600.0  # that a client which has the model stays for the sum; the coordinator ends it before
 _FAREWELL_SECONDS = 5.0  # for the coordinator to close the connection after the end
 NO_CHALLENGE = bytes(16)
 
@@ -86,6 +99,27 @@ class Membership:
     coin: bytes
     verdict: Verdict | None = None
     damage: tuple[str, ...] = ()  # what was found wrong on the disk, in words
+
+
+@final
+@dataclass(frozen=True)
+class Judgement:
+    """A client's own verdict in the hidden mode, and the session of the run that follows from it."""
+
+    verdict: Verdict
+    session: Session
+
+
+def _place(work: Work) -> tuple[int, int] | None:
+    """Of work that answers something: the round and the hop."""
+    match work:
+        case AnswerTask():
+            return work.task.round_number, 0
+        case TakeHops():
+            return work.opened[-1].round_number, work.opened[-1].hop
+        case ResumeRun():
+            return work.resume.round_number, work.resume.hop
+    return None
 
 
 @final
@@ -112,9 +146,12 @@ class Site:
         self._introduce, self._make_challenge = introduce, challenge
         self._instance = instance or secrets.token_bytes(8)
         self._member: Membership | None = None
-        self.rounds_answered = 0
+        self._hidden = HiddenAnswering() if agreement.mode == "hidden" else None
+        self._answering: Answering = self._hidden or OpenAnswering(agreement)
+        self._over = False  # this client has what it came for
+        self._summing = Summing()
         self._final: Task | None = None
-        self._failed_round: int | None = None  # the last one that the own disk kept from being answered
+        self._failed_at: tuple[int, int] | None = None  # the last hop that the own disk kept from being answered
         # Whether this connection, or the last one, was of use: slices were kept, a round came after an answered one, or
         # it lasted. If so, the runtime may come back soon. A Begin alone is not enough: a coordinator with a full disk
         # sends dealers away right after it.
@@ -131,10 +168,7 @@ class Site:
         self._kept: list[Ack] = []  # slices kept and not flushed
         self._kept_bytes = 0
         self._flushing: list[Ack] = []
-        self._answering: int | None = None
-        self._answered_round: int | None = None  # the last one on this connection
-        self._newest: Task | None = None  # waits to be answered
-        self._newest_round = -1
+        self._answering.reset()
         self._idle_at: float | None = None
         self._leave_at: float | None = None
 
@@ -142,6 +176,11 @@ class Site:
     def session(self) -> Session | None:
         """The session that this client has joined; None before that."""
         return None if self._member is None else self._member.session
+
+    @property
+    def rounds_answered(self) -> int:
+        """How many rounds this process has answered."""
+        return self._answering.rounds_answered
 
     @property
     def wake_at(self) -> float | None:
@@ -168,21 +207,23 @@ class Site:
 
     def disconnected(self, now: float) -> list[Action]:
         """The connection has ended. What is being worked on is finished, and forgotten."""
-        final_task = self._final
         self.came_far = self.came_far or (self._heard_at is not None and now - self._heard_at >= _LASTING_SECONDS)
         self._reset()
-        return [] if final_task is None else [Leave(final_task)]
+        return [Leave(self._final)] if self._over else []
 
     def received(self, data: bytes | memoryview, now: float) -> list[Action]:
         """A message of the coordinator has come."""
-        if not self._connected or self._leave_at is not None:
+        if not self._connected or (self._leave_at is not None and not self._summing.active):
             return []
         if self._heard_at is None:
             self._heard_at = now
         try:
-            return self._take(decode(data, FROM_COORDINATOR))
+            message = decode(data, FROM_COORDINATOR)
+            if isinstance(message, DealersOf | Release | TotalsOf):
+                return self._of_sum(self._summing.received(message), now)
+            return [] if self._over else self._take(message)
         except MessageError as error:
-            return self._disconnect(str(error))
+            return self.disconnected(now) if self._over else self._disconnect(str(error))
         except DresError as error:  # not to be trusted, or not for this client: coming back does not change it
             return [GiveUp(error)]
 
@@ -191,12 +232,14 @@ class Site:
         if not any(work is pending for pending in self._pending):
             return []
         self._pending = [pending for pending in self._pending if pending is not work]
-        if isinstance(result, StoreError) and isinstance(work, AnswerTask):
-            again, self._failed_round = work.task.round_number == self._failed_round, work.task.round_number
+        place = _place(work)
+        if isinstance(result, StoreError) and place is not None:
+            again, self._failed_at = place == self._failed_at, place
             if again:  # fetching shares again did not help: the disk itself will not do
                 return self._give_up(result)
             return self._disconnect(str(result))  # the next Join finds out what has to be fetched again
-        if isinstance(result, DresError) and not isinstance(result, MessageError):
+        summing = isinstance(work, DealCounts | SignDealers | AddDealt)
+        if isinstance(result, DresError) and not isinstance(result, MessageError) and not summing:
             return self._give_up(result)
         match work:
             case Join():
@@ -207,16 +250,48 @@ class Site:
                 return self._has_kept(work, result, now)
             case Flush():
                 return self._flushed()
-            case AnswerTask():
-                return self._answered(work, result)
             case CheckDealers():
-                return [_send(result)] if isinstance(result, Checked) else self._disconnect(str(result))
+                checked = isinstance(result, Checked | Attested)
+                return [_send(result)] if checked else self._disconnect(str(result))  # type: ignore[arg-type]
             case KeepVerdict():
                 return []
+            case JudgeDealers():
+                return self._has_judged(result)
             case KeepModel():
-                self._final, self._leave_at = work.final, now + _FAREWELL_SECONDS
+                self._over, self._final, self._leave_at = True, work.final, now + _FAREWELL_SECONDS
                 return [_send(Informed(work.final.round_number))]
-        raise RuntimeError(f"{work} is not known")
+            case EndRun():
+                self._over, self._final, self._leave_at = True, work.final, now + _FAREWELL_SECONDS
+                return [_send(Informed(self._agreement.rounds)), *self._count(work, now)]
+            case DealCounts() | SignDealers() | AddDealt():
+                return self._of_sum(self._summing.worked(work, result), now)
+        return self._of_rounds(self._answering.worked(work, result))
+
+    def _of_rounds(self, actions: list[Action]) -> list[Action]:
+        """What the rounds ask for; their work is noted."""
+        self.came_far = self.came_far or self._answering.came_far
+        reasons = [action.reason for action in actions if isinstance(action, Disconnect)]
+        if reasons:
+            return self._disconnect(reasons[0])
+        self._pending += [action for action in actions if isinstance(action, Work)]
+        return actions
+
+    def _count(self, end: EndRun, now: float) -> list[Action]:
+        """After the model: count on the own rows, if totals are agreed on and this client knows of the run."""
+        member, final_task = self._member, end.final
+        if final_task is None or member is None or final_sum(member.session) is None:
+            return []
+        self._leave_at = now + _SUM_SECONDS
+        return [self._do(self._summing.begin(final_task, end.opened))]
+
+    def _of_sum(self, actions: list[Action], now: float) -> list[Action]:
+        """What the sum asks for. When it is over for this client, it leaves soon."""
+        if not self._joined:
+            raise MessageError("a message of a sum came before Begin")
+        self._pending += [action for action in actions if isinstance(action, Work)]
+        if self._over and not self._summing.active:
+            self._leave_at = now + _FAREWELL_SECONDS
+        return actions
 
     def _give_up(self, error: DresError) -> list[Action]:
         """End with an error, and let the coordinator know. What the error says may be for this client alone."""
@@ -243,7 +318,7 @@ class Site:
 
     def _take(self, message: Message) -> list[Action]:
         if isinstance(message, Wait):
-            return [_log("waiting", reason=message.text)]
+            return [log("waiting", reason=message.text)]
         if isinstance(message, Begin):
             return self._begin(message)
         member = self._member
@@ -257,19 +332,23 @@ class Site:
                 return [self._do(Keep(message.peer, message.number, message.sealed))]
             case Check():
                 return [self._do(CheckDealers(message.coins))]
-            case Judged():
+            case Judged() if self._hidden is None:
                 return self._judged(message.verdict, member)
-            case Weights():
-                if member.verdict is None:
-                    raise MessageError("Weights came before the dealers were checked")
-                task = Task.decode(message.task, member.session)
-                self._agreement.check_round(task.round_number)
-                return self._task(task)
+            case Attestations() if self._hidden is not None:
+                return [self._do(JudgeDealers(message))] if member.verdict is None else self._may_begin(member)
             case Done():
-                final_task = Task.decode(message.task, member.session)
-                self._agreement.check_end(final_task.round_number)
-                return [self._do(KeepModel(final_task))]
-        raise MessageError(f"{type(message).__name__} may not come here")
+                return self._done(Task.decode(message.task, member.session), member)
+        if member.verdict is None:
+            raise MessageError(f"{type(message).__name__} came before the dealers were checked")
+        return self._of_rounds(self._answering.received(message, member.session))
+
+    def _done(self, final_task: Task, member: Membership) -> list[Action]:
+        """The model, as the coordinator sends it. In the hidden mode it is for clients that have no part in hops."""
+        if self._hidden is None:
+            self._agreement.check_end(final_task.round_number)
+        elif member.verdict is None or self.index not in member.verdict.deviating:
+            raise MessageError("a model came that this client has not seen opened")
+        return [self._do(KeepModel(final_task) if self._hidden is None else EndRun(final_task))]
 
     def _begin(self, begin: Begin) -> list[Action]:
         if self._joining or self._joined or not self._challenge:
@@ -286,8 +365,26 @@ class Site:
             return []
         verdict.check(member.session.num_clients)
         self._member = replace(member, session=member.session.without(verdict.excluded), verdict=verdict)
-        line = _log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
+        line = log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
         return [line, self._do(KeepVerdict(verdict))]
+
+    def _has_judged(self, result: object) -> list[Action]:
+        """This client's own verdict, in the hidden mode. If it deviates itself, it never answers a hop."""
+        member = self._member
+        if not isinstance(result, Judgement) or member is None:
+            return self._disconnect(str(result))
+        verdict = result.verdict
+        self._member = member = replace(member, session=result.session, verdict=verdict)
+        line = log("dealers checked", excluded=list(verdict.excluded), deviating=list(verdict.deviating))
+        return [line, *self._may_begin(member)]
+
+    def _may_begin(self, member: Membership) -> list[Action]:
+        """Take part in the hops, if the dealers are checked, every share is there, and this client does not deviate."""
+        if self._hidden is None or member.verdict is None or any(member.missing):
+            return []
+        if self.index in member.verdict.deviating:
+            return [log("silent", client=self.index, reason="it deviates on a dealer that stays")]
+        return self._of_rounds(self._hidden.begin())
 
     # -- sharing ---------------------------------------------------------------------------------------------
 
@@ -301,9 +398,9 @@ class Site:
     def _report(self, member: Membership) -> list[Action]:
         """Tell the coordinator which slices this client holds."""
         session = member.session
-        actions: list[Action] = [_log("store damaged", what=text) for text in member.damage]
+        actions: list[Action] = [log("store damaged", what=text) for text in member.damage]
         sharing, run = session.sharing_id.hex(), session.session_id.hex()
-        actions.append(_log("connected", client=self.index, sharing=sharing, session=run))
+        actions.append(log("connected", client=self.index, sharing=sharing, session=run))
         for dealer in range(session.num_clients):
             lacking = sum(1 << number for number in member.missing[dealer])
             actions.append(_send(Holding(dealer, (1 << num_slices(session, dealer)) - 1 - lacking)))
@@ -313,7 +410,8 @@ class Site:
         if self._ready or any(member.missing) or self._kept or self._flushing:
             return []
         self._ready = True
-        return [_send(Ready(member.session.sharing_id, member.coin)), _log("ready", client=self.index)]
+        ready = _send(Ready(member.session.sharing_id, member.coin))
+        return [ready, log("ready", client=self.index), *self._may_begin(member)]
 
     def _dealt(self, work: Deal, result: object) -> list[Action]:
         if not isinstance(result, bytes):
@@ -327,7 +425,7 @@ class Site:
             return []
         if isinstance(result, MessageError):
             reason = str(result)
-            rejected = _log("slice rejected", dealer=work.dealer, slice=work.number, reason=reason)
+            rejected = log("slice rejected", dealer=work.dealer, slice=work.number, reason=reason)
             actions: list[Action] = [rejected, _send(Reject(work.dealer, work.number, reason))]
         else:
             member.missing[work.dealer].discard(work.number)
@@ -352,39 +450,6 @@ class Site:
         actions: list[Action] = [_send(ack) for ack in acks]
         return actions + (self._ready_if_complete(self._member) if self._member is not None else [])
 
-    # -- answering -------------------------------------------------------------------------------------------
-
-    def _task(self, task: Task) -> list[Action]:
-        """The newest task counts: an older one that was not begun is forgotten."""
-        if self._answered_round is not None and task.round_number > self._answered_round:
-            self.came_far = True
-        self._newest, self._newest_round = task, task.round_number
-        return [] if self._answering is not None else self._next_task()
-
-    def _next_task(self) -> list[Action]:
-        task, self._newest = self._newest, None
-        if task is None:
-            self._answering = None
-            return []
-        self._answering = task.round_number
-        return [self._do(AnswerTask(task))]
-
-    def _answered(self, work: AnswerTask, result: object) -> list[Action]:
-        actions: list[Action] = []
-        if isinstance(result, MessageError):
-            number, reason = work.task.round_number, str(result)
-            actions.append(_log("task refused", round=number, reason=reason, hint=result.hint))
-            actions.append(_send(Declined(number, reason)))
-        elif isinstance(result, bytes) and work.task.round_number >= self._newest_round:  # else it would be late
-            self.rounds_answered += 1
-            self._answered_round = work.task.round_number
-            actions.append(_send(Answered(work.task.round_number, result)))
-        return actions + self._next_task()
-
 
 def _send(message: Message) -> Action:
     return SendToCoordinator(message)
-
-
-def _log(event: str, **fields: Value) -> Log:
-    return Log(event, fields)

@@ -23,7 +23,8 @@ from functools import cached_property
 from typing import final
 
 from dresfl.errors import CheckpointError, DresError, MessageError, Refused
-from dresfl.protocol import Session, Verdict, coin_commitment
+from dresfl.protocol import Session, Verdict, coin_commitment, common_coins
+from dresfl.protocol.hidden.ledger import run_digest
 
 from .agreement import Agreement, make_session, sharing_nonce
 
@@ -56,6 +57,29 @@ class Introduction:
 
 @final
 @dataclass(frozen=True)
+class HiddenTerms:
+    """What the coordinator's disk keeps of a hidden run besides what it published. Clients are sent none of it here."""
+
+    attested: tuple[tuple[int, bytes], ...] = ()  # clients, and the bodies of what they attested of the dealers
+    starts: tuple[tuple[int, bytes], ...] = ()  # clients, and their signatures of the run
+    alarm: str = ""  # why the run is over for good
+
+    def to_dict(self) -> dict[str, object]:
+        lists = {"attested": self.attested, "starts": self.starts}
+        return {**{name: [[c, data.hex()] for c, data in pairs] for name, pairs in lists.items()}, "alarm": self.alarm}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "HiddenTerms":
+        """What `to_dict` made. ValueError or its like if it is none."""
+        attested, starts = (
+            tuple((_client(c), bytes.fromhex(data)) for c, data in values[name])  # type: ignore[attr-defined]
+            for name in ("attested", "starts")
+        )
+        return cls(attested, starts, str(values["alarm"]))
+
+
+@final
+@dataclass(frozen=True)
 class Terms:
     """What makes a session of an agreement. Public."""
 
@@ -68,6 +92,7 @@ class Terms:
     # zeros for clients that are not there, and what came of it. Clients are sent neither in these terms.
     coins: tuple[bytes, ...] | None = None
     verdict: Verdict | None = None
+    hidden: HiddenTerms = HiddenTerms()
 
     @classmethod
     def settle(cls, clients: Sequence[Introduction]) -> "Terms":
@@ -89,9 +114,28 @@ class Terms:
         return self.verdict if self.fresh else Verdict()
 
     def session(self, agreement: Agreement, device: str = "cpu") -> Session:
-        """The session of these terms; without the rows of dealers that are excluded, once that is known."""
+        """The session of these terms; that of the run, once it is known which dealers are excluded."""
         session = make_session(agreement, self.rows, self.nonce, self.run_nonce, device)
-        return session.without(self.verdict.excluded) if self.verdict is not None else session
+        if self.checked is None:
+            return session
+        coins = NO_COIN if self.coins is None else common_coins(self.coins)
+        return self.run_session(agreement, session, self.checked, coins)
+
+    def run_session(self, agreement: Agreement, session: Session, verdict: Verdict, coins: bytes) -> Session:
+        """The session after the check of the dealers: without those that are excluded.
+
+        In the hidden mode it has its run digest, and with it all that differs from run to run. coins: the common coins
+        of that check. Clients had committed to them before the coordinator settled the terms, so it cannot try one
+        nonce after the other until it likes W_0 and the batches. They count for the run that follows the check.
+        """
+        if session.hidden is None:
+            return session.without(verdict.excluded) if verdict.excluded else session
+        session = session.without(verdict.excluded)
+        roster, terms = (hashlib.sha256(part).digest() for part in (agreement.roster.encode(), self.encode()))
+        judged = verdict.excluded, verdict.deviating
+        coins = coins if self.fresh else NO_COIN
+        run = run_digest(roster, session.sharing_digest, *judged, agreement.digest, terms, coins)
+        return replace(session, run=run)
 
     def is_coin(self, client: int, coin: bytes) -> bool:
         """Whether this is the coin that a client committed to."""
@@ -170,6 +214,7 @@ class Terms:
             "contributions": [value.hex() for value in self.contributions],
             "coins": None if self.coins is None else [coin.hex() for coin in self.coins],
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            **({} if self.hidden == HiddenTerms() else {"hidden": self.hidden.to_dict()}),
         }
         return (json.dumps({**fields, "sha256": _digest(fields)}, indent=2) + "\n").encode()
 
@@ -193,11 +238,12 @@ class Terms:
                 tuple(bytes.fromhex(value) for value in fields["contributions"]),
                 None if fields["coins"] is None else tuple(bytes.fromhex(value) for value in fields["coins"]),
                 None if fields["verdict"] is None else Verdict.from_dict(fields["verdict"]),
+                HiddenTerms.from_dict(fields["hidden"]) if "hidden" in fields else HiddenTerms(),
             )
             terms.check_coins(agreement.num_clients)
             if not len(terms.rows) == len(terms.contributions) == agreement.num_clients:
                 raise ValueError(f"they are of {len(terms.rows)} clients, not {agreement.num_clients}")
-            if cls.decode(terms.encode()) != replace(terms, coins=None, verdict=None):
+            if cls.decode(terms.encode()) != replace(terms, coins=None, verdict=None, hidden=HiddenTerms()):
                 raise ValueError("a nonce or a contribution has another length than it must have")
             if terms.session(agreement).session_id.hex() != fields["session"]:
                 raise ValueError("they are of another session than they say")
@@ -213,6 +259,12 @@ class Terms:
 def _count(value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"{value!r} is no number of rows")
+    return value
+
+
+def _client(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**16:
+        raise ValueError(f"{value!r} is no client")
     return value
 
 

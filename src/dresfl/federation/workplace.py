@@ -4,42 +4,72 @@ The store is an interface: the real one is on a disk (`dresfl.storage`), that of
 the same in every runtime.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, final
 
-import torch
 from torch import Tensor
 
 from dresfl.errors import DresError, MessageError, Refused
 from dresfl.field import SecretSeed
-from dresfl.masking import Blinding
 from dresfl.protocol import (
     AnsweredRounds,
     Client,
     Session,
     ShareTable,
+    SumNotes,
     Task,
     Verdict,
-    blinding_of,
-    check_complete,
-    combine_shares,
+    accuracy_counts,
     common_coins,
-    encoded_answer,
+    examine_dealers,
+    final_sum,
     held_set_ups,
-    seed_hashes,
-    seeds_of,
 )
+from dresfl.protocol.hidden.published import opened_digest
 from dresfl.sealing import Identity, Roster
 
-from .actions import AnswerTask, CheckDealers, Deal, Flush, Join, Keep, KeepModel, KeepVerdict, Work
+from .actions import (
+    AddDealt,
+    AnswerTask,
+    CheckDealers,
+    ConfirmHop,
+    Deal,
+    DealCounts,
+    EndRun,
+    Flush,
+    Join,
+    JudgeDealers,
+    Keep,
+    KeepModel,
+    KeepVerdict,
+    ResumeRun,
+    SignDealers,
+    Stand,
+    StartRun,
+    TakeHops,
+    Work,
+)
 from .agreement import Agreement, make_session
-from .messages import Checked
+from .attesting import attest, judge_attested
+from .hidden_work import HiddenRun, HiddenWork, begun_run
+from .messages import Attestations, Attested, Checked, Counted
+from .open_work import OpenWork
 from .sealed_slices import SealedSlices, missing_slices
-from .site import Membership
+from .site import Judgement, Membership
+from .sums import SumWork
 from .terms import NO_COIN, NO_NONCE, Introduction, Terms
 
 Rows = tuple[Tensor, Tensor]  # integer inputs (m,F) and targets (m,C)
 SessionOf = Callable[[tuple[int, ...], bytes], Session]
+
+
+@final
+@dataclass
+class HiddenMemory:
+    """The hidden run that a process is in, across its connections."""
+
+    work: HiddenWork | None = None
 
 
 class Store(Protocol):
@@ -50,6 +80,9 @@ class Store(Protocol):
 
     def owns(self, contribution: bytes) -> bool:
         """Whether a contribution is this store's."""
+
+    def claim_contribution(self, session: Session, contribution: bytes) -> bool:
+        """Note that a contribution serves a session's sharing; False if it has served another, or is too old to."""
 
     def held_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
         """The nonces of the sharings that can be used again, the newest first.
@@ -72,11 +105,31 @@ class Store(Protocol):
     def claim_check(self, session: Session, coins: bytes) -> bool:
         """Note that the dealers of a sharing are checked with coins of this digest; False if it was with others."""
 
+    def claimed_coins(self, session: Session) -> bytes:
+        """The digest of the coins that `claim_check` noted; zeros if it noted none."""
+
     def verdict(self, session: Session) -> Verdict | None:
         """What came of the check of a sharing's dealers, if it was kept."""
 
     def keep_verdict(self, session: Session, verdict: Verdict) -> None:
         """Keep what came of the check, for good."""
+
+    # -- the hidden mode -------------------------------------------------------------------------------------
+
+    def offered_nonces(self, session_of: SessionOf, index: int) -> Sequence[bytes]:
+        """Those of `held_nonces` on whose sharing another run may begin."""
+
+    def mask_secret(self, session: Session) -> SecretSeed | None:
+        """What the mask seeds are made from that this client deals; None: it is erased, since training has begun."""
+
+    def hidden_run(self, session: Session) -> HiddenRun | None:
+        """A run that was begun; None if it was not."""
+
+    def begin_hidden(self, session: Session, seeds: Mapping[int, SecretSeed]) -> HiddenRun:
+        """Count a run that begins now, with its own seeds of round 0. Refused beyond what was agreed on."""
+
+    def sum_notes(self, session: Session) -> SumNotes:
+        """What is kept of the sums on a sharing."""
 
 
 @final
@@ -94,24 +147,29 @@ class Workplace:
         device: str = "cpu",
         keep_model: Callable[[Task], None] = lambda final: None,
         blinded: bool = True,
+        hidden_work: HiddenMemory | None = None,
     ) -> None:
         """rows: reads this client's integer rows. keep_model: stores the final weights, for good when it returns.
 
-        blinded: False in tests and benchmarks only, and then for all clients.
+        blinded: False in tests and benchmarks only, and then for all clients. hidden_work: of a workplace before this
+        one in the same process, so that it need not catch up with the run.
         """
         self._agreement, self._identity, self._roster, self._store = agreement, identity, roster, store
         self._rows, self._device, self._keep_model = rows, device, keep_model
         self.index = roster.index_of(identity.member)
         self._blinded = blinded
-        self._blinding: Blinding | None = None
+        self._open_work = OpenWork(self.index, blinded)
+        self._hidden_work = HiddenMemory() if hidden_work is None else hidden_work
         self._terms: Terms | None = None
         self._session: Session | None = None
         self._table: ShareTable | None = None
         self._slices: SealedSlices | None = None
+        self._summing: SumWork | None = None
 
     def introduce(self) -> Introduction:
         """What this client brings to the terms. Every time it has a coin that nobody has seen."""
-        held = self._store.held_nonces(self._session_of, self.index)
+        hidden = self._agreement.mode == "hidden"
+        held = (self._store.offered_nonces if hidden else self._store.held_nonces)(self._session_of, self.index)
         return Introduction(self._rows()[0].shape[0], self._store.contribution(), held[0] if held else NO_NONCE)
 
     def perform(self, work: Work) -> object:
@@ -140,10 +198,32 @@ class Workplace:
                 self._store.keep_verdict(self._session, work.verdict)
                 return None
             case AnswerTask():
-                return self._answer(work.task)
+                session, table = self._member
+                return self._open_work.answer(session, table, self._store.answered(session), work.task)
             case KeepModel():
                 self._keep_model(work.final)
                 return None
+            case JudgeDealers():
+                return self._judge(work.attestations)
+            case Stand():
+                return self._begun_work().stand()
+            case StartRun():
+                return self._begun_work().start(work.started)
+            case ResumeRun():
+                return self._begun_work().resume(work.resume)
+            case TakeHops():
+                return self._begun_work().take(work.opened)
+            case ConfirmHop():
+                return self._begun_work().confirm(work.confirmations)
+            case EndRun():
+                self._end_run(work.final)
+                return None
+            case DealCounts():
+                return self._deal_counts(work)
+            case SignDealers():
+                return self._sum_work.sign(work.proposed)
+            case AddDealt():
+                return self._sum_work.add(work.release)
         raise RuntimeError(f"{work} is not known")
 
     def _session_of(self, rows: tuple[int, ...], nonce: bytes) -> Session:
@@ -157,14 +237,20 @@ class Workplace:
         coin = self._store.coin(contribution)
         own = self._store.owns(contribution) and terms.is_coin(self.index, coin)
         terms.check_for(self._agreement, self.index, rows, own=own, held_nonces=held)
-        session = terms.session(self._agreement, self._device)
+        session = make_session(self._agreement, terms.rows, terms.nonce, terms.run_nonce, self._device)
+        if terms.fresh and not self._store.claim_contribution(session, contribution):
+            raise Refused(
+                "the coordinator's terms have a contribution of this client that has served another sharing",
+                "coins of then are known already: start the run again in a new folder of the coordinator",
+            )
         verdict = self._store.verdict(session)
         if verdict is not None:
-            session = session.without(verdict.excluded)
+            session = terms.run_session(self._agreement, session, verdict, self._store.claimed_coins(session))
         if self._session is None or self._session.session_id != session.session_id:
-            self._slices = self._blinding = None
+            self._slices, self._open_work = None, OpenWork(self.index, self._blinded)
         table, damage = self._store.table(session, self.index, look)
-        self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
+        if session.hidden is None:
+            self._store.answered(session)  # if it is damaged, this client ends now: coming back would not mend it
         self._terms, self._session, self._table = terms, session, table
         if look:
             self._sealed_slices.keep_own()
@@ -183,11 +269,18 @@ class Workplace:
         """This client's side of the sharing: it needs the client's own rows, which answering does not."""
         if self._slices is None:
             session, table = self._member
-            client = Client(session, self.index, self._store.secret(session), *self._rows(), table)
+            client = self._dealer(session, table)
             self._slices = SealedSlices(client, table, self._identity, self._roster)
         return self._slices
 
-    def _check(self, coins: tuple[bytes, ...]) -> Checked:
+    def _dealer(self, session: Session, table: ShareTable) -> Client:
+        secret, rows = self._store.secret(session), self._rows()
+        if session.hidden is None:
+            return Client(session, self.index, secret, *rows, table)
+        masks = self._store.mask_secret(session)
+        return Client(session, self.index, secret, *rows, table, mask_secret=masks, seeds_erased=masks is None)
+
+    def _check(self, coins: tuple[bytes, ...]) -> Checked | Attested:
         """This client's part of the check of the dealers.
 
         It is published for one set of coins only: two would be two equations with the same mask.
@@ -203,14 +296,72 @@ class Workplace:
         set_ups = held_set_ups(session, self.index, table)
         if not self._store.claim_check(session, common):
             raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
-        values = [combine_shares(session, table, dealer, common, held.check) for dealer, held in enumerate(set_ups)]
-        packed = session.field.pack(torch.stack(values, 1))  # (M,N,t)
-        return Checked(tuple(seed_hashes(session, seeds_of(set_ups))), packed)
+        found = examine_dealers(session, self.index, table, set_ups, common)
+        checked = Checked(found.hashes, found.pack(session))
+        return checked if session.hidden is None else attest(self._identity, session, self.index, coins, checked)
 
-    def _answer(self, task: Task) -> bytes:
+    # -- the hidden mode -------------------------------------------------------------------------------------
+
+    def _judge(self, attestations: Attestations) -> Judgement:
+        """Judge the dealers for itself, and keep what came of it."""
+        (session, _), terms, coins = self._member, self._terms, attestations.coins
+        if terms is None or not terms.fresh:
+            raise MessageError("the dealers of this sharing were checked before")
+        verdict = judge_attested(terms, session, self._roster, coins, attestations.attested)
+        if not self._store.claim_check(session, common_coins(coins)):
+            raise Refused("the dealers of this sharing were checked with other coins", "an old session is replayed")
+        self._session = terms.run_session(self._agreement, session, verdict, common_coins(coins))
+        self._store.keep_verdict(self._session, verdict)
+        return Judgement(verdict, self._session)
+
+    def _begun_work(self) -> HiddenWork:
+        """The work of the run, on this store. A client that deviates has none."""
         session, table = self._member
-        if self._blinded and self._blinding is None:
-            check_complete(session, self.index, table)
-            seeds = seeds_of(held_set_ups(session, self.index, table))
-            self._blinding = blinding_of(session, self.index, seeds)
-        return encoded_answer(session, self.index, table, self._store.answered(session), task, self._blinding)
+        verdict = self._store.verdict(session)
+        if not session.run or verdict is None or self.index in verdict.deviating:
+            raise MessageError("this client does not take part in the hops of this run")
+        run = begun_run(self._store, session, self.index, table)
+        work = self._hidden_work.work
+        if work is None or work.session.session_id != session.session_id:
+            work = self._hidden_work.work = HiddenWork(session, self.index, self._identity, self._roster)
+        work.attach(table, run)
+        return work
+
+    def _end_run(self, final_task: Task | None) -> None:
+        if final_task is not None:
+            self._keep_model(final_task)
+        run = self._store.hidden_run(self._member[0])
+        if run is not None:
+            run.end()
+
+    # -- the sum at the end ----------------------------------------------------------------------------------
+
+    def _deal_counts(self, work: DealCounts) -> Counted:
+        """Count, and share the counts, in the sum that is of this model."""
+        session, weights = self._member[0], work.final.weights
+        self._summing = self._sum_of(work.opened or opened_digest(session, weights))
+        return self._summing.deal(self._counts(work.final))
+
+    @property
+    def _sum_work(self) -> SumWork:
+        """This client's part of the sum at the end of a run, in which it has dealt: perhaps in an earlier process."""
+        if self._summing is None:
+            session = self._member[0]
+            noted = self._store.sum_notes(session).sums().get(session.session_id)
+            if noted is None:
+                raise MessageError("this client has not counted yet")
+            self._summing = self._sum_of(noted.model)
+        return self._summing
+
+    def _sum_of(self, model: bytes) -> SumWork:
+        session = self._member[0]
+        plan = final_sum(session, model)
+        if plan is None:
+            raise MessageError("no sum is agreed on")
+        secret, notes = self._store.secret(session), self._store.sum_notes(session)
+        return SumWork(plan, self.index, self._identity, self._roster, secret, notes)
+
+    def _counts(self, final_task: Task) -> Tensor:
+        session = self._member[0]
+        confusion = session.hidden_plan.settings.totals == "confusion"
+        return accuracy_counts(session.network, final_task.weights, *self._rows(), confusion=confusion)

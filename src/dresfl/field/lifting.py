@@ -59,6 +59,27 @@ def mixed_radix_digits(residues: Tensor, moduli: Tensor, inverses: Tensor, garne
     return digits
 
 
+@lru_cache(maxsize=64)
+def wrapped_radix(moduli: tuple[int, ...]) -> tuple[int, ...]:
+    """P_i = p_0⋯p_{i−1} modulo 2^64, as signed numbers."""
+    radix, found = 1, []
+    for p in moduli:
+        found.append((radix + 2**63) % 2**64 - 2**63)
+        radix *= p
+    return tuple(found)
+
+
+def low_bits(digits: Tensor, radix: Sequence[int], bits: int) -> Tensor:
+    """x modulo 2^bits, bits ≤ 62, of x = Σ_i d_i·P_i: digits (M,...), `wrapped_radix` -> (...) int64.
+
+    Sums of int64 wrap around at 2^64, which leaves the low bits right.
+    """
+    total = torch.zeros(digits.shape[1:], dtype=torch.int64, device=digits.device)
+    for digit, factor in zip(digits, radix, strict=True):
+        total += digit.to(torch.int64) * factor
+    return total.bitwise_and(2**bits - 1)
+
+
 def _carry_(limbs: Tensor) -> Tensor:
     """Bring all limbs but the top one into [0, 2^24), in place; the sign ends in the top limb."""
     for low in range(limbs.shape[0] - 1):

@@ -45,6 +45,9 @@ class Domain(IntEnum):
     BLINDING = 10
     BOUNDED = 11
     DEALER_CHECK = 12
+    DITHER = 13
+    RANGE_SQUARES = 20
+    RANGE_SUMS = 21
 
 
 @final
@@ -75,9 +78,17 @@ class SecretSeed:
         """
         return hmac.new(self._key, b"dresfl blinding", "sha256")
 
+    def hidden_mac(self) -> hmac.HMAC:
+        """The same after "dresfl hidden mask": for the masks of the hidden mode."""
+        return hmac.new(self._key, b"dresfl hidden mask", "sha256")
+
     def derive(self, purpose: bytes) -> "SecretSeed":
         """A seed of its own for one purpose; neither it nor several of them tell anything of this one."""
         return SecretSeed(hmac.digest(self._key, b"dresfl derive" + purpose, "sha256"))
+
+    def ratchet(self, label: bytes) -> "SecretSeed":
+        """The seed that takes this one's place from now on. Who has erased this one can no longer compute it."""
+        return SecretSeed(hmac.digest(self._key, b"dresfl ratchet" + label, "sha256"))
 
     def reveal(self) -> bytes:
         """The 32 bytes themselves: to be sealed for somebody else who may know them, and for nothing else."""
@@ -215,13 +226,14 @@ def uniform_sum(p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor,
     r_s[m,j] is exactly uniform modulo p_m: word j of stream (BLINDING, m) under key s, of the first attempt whose word
     lies below the largest multiple of p_m in [0, 2^32).
     """
-    limits = _limits(p)
     found = expansion.uniform_sum(keys, coefficients, count, int(Domain.BLINDING) * 256, p, inverses)
     if found is None:
         return _uniform_sum_in_steps(p, inverses, keys, coefficients, count)
     total, rejected = found  # rejected (J,3): seed, channel, place
+    if not rejected.shape[0]:
+        return total
     seed, channel, place = rejected.unbind(1)
-    again = _drawn_again(p, limits, channel, keys[seed], channel, place, Domain.BLINDING)
+    again = _drawn_again(p, _limits(p), channel, keys[seed], channel, place, Domain.BLINDING)
     modulus = p[channel]
     products = torch.remainder(again * coefficients[channel, seed].to(torch.float64), modulus)
     total.index_put_((channel, place), products, accumulate=True)
@@ -270,15 +282,50 @@ def bounded_integers(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count
     """
     check_bits(bits)
     found = expansion.bounded(keys, bits, count, int(Domain.BOUNDED) * 256, p, inverses)
-    if found is not None:
-        return found
+    return _bounded_in_steps(p, inverses, keys, bits, count) if found is None else found
+
+
+def _bounded_in_steps(p: Tensor, inverses: Tensor, keys: Tensor, bits: int, count: int, first_block: int = 0) -> Tensor:
+    """`bounded_integers` by torch, from a block of the streams on."""
     limbs = -(-bits // 32)
     radix = cpu.reduce_(torch.full_like(p, 2.0**32), p, inverses)
     total = torch.zeros((len(p), keys.shape[0], count), dtype=torch.float64, device=p.device)
     for limb in reversed(range(limbs)):
         index = torch.full((keys.shape[0],), limb, device=p.device)
-        words = _unsigned(_words(keys, index, count, Domain.BOUNDED, 0))
+        words = _unsigned(_words(keys, index, count, Domain.BOUNDED, 0, first_block))
         if limb == limbs - 1:
             words &= 2 ** (bits - 32 * limb) - 1
         total = cpu.reduce_(total * radix.view(-1, 1, 1) + words.to(torch.float64), p, inverses)
+    return canonical_(total, p)
+
+
+def bounded_sum(
+    p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor, bits: int, first: int, count: int
+) -> Tensor:
+    """Σ_s coefficients[m,s]·x_s[first + j] mod p_m: keys (S,8), coefficients (M,S) -> symmetric residues (M,count).
+
+    x_s are the integers of `bounded_integers` under key s. They are the same in every channel; none is kept.
+    """
+    check_bits(bits)
+    found = expansion.bounded_sum(keys, coefficients, bits, first, count, int(Domain.BOUNDED) * 256, p, inverses)
+    if found is None:
+        return _bounded_sum_in_steps(p, inverses, keys, coefficients, bits, first, count)
+    return found
+
+
+def _bounded_sum_in_steps(
+    p: Tensor, inverses: Tensor, keys: Tensor, coefficients: Tensor, bits: int, first: int, count: int
+) -> Tensor:
+    """`bounded_sum` by torch, a few integers at a time."""
+    total = torch.zeros((len(p), count), dtype=torch.float64, device=p.device)
+    if not keys.shape[0]:
+        return total
+    factors = cpu.reduce_(coefficients.to(torch.float64, copy=True), p, inverses)
+    bound = int(p.max()) // 2 + 3
+    step = max(1, _WORDS_HELD // (len(p) * keys.shape[0] * WORDS_PER_BLOCK)) * WORDS_PER_BLOCK
+    for low in range(first - first % WORDS_PER_BLOCK, first + count, step):
+        places, skipped = min(step, first + count - low), max(0, first - low)
+        integers = _bounded_in_steps(p, inverses, keys, bits, places, low // WORDS_PER_BLOCK)  # (M,S,places)
+        part = cpu.matmul(factors.unsqueeze(1), integers, p, inverses, bound, bound)  # (M,1,S) @ (M,S,places)
+        total[:, low + skipped - first : low + places - first] = part[:, 0, skipped:]
     return canonical_(total, p)

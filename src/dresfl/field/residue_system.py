@@ -17,16 +17,17 @@ from torch import Tensor
 
 from dresfl.errors import FieldError, HeadroomAlarm, MessageError
 from dresfl.kernels import SLACK, canonical_, cpu, fused_kernels, per_channel
-from dresfl.kernels.cpu import dots
+from dresfl.kernels.cpu import bits, dots
 from dresfl.kernels.cpu import packed as packed_bytes
 
 from .arithmetic import ModularArithmetic, take_or_zero
-from .lifting import garner_inverses, mixed_radix_digits, nearest_float64, radix_limbs
+from .lifting import garner_inverses, low_bits, mixed_radix_digits, nearest_float64, radix_limbs, wrapped_radix
 from .moduli import is_prime
 from .packed_residues import PackedResidues, Residues
-from .random import bounded_integers, check_bits, uniform_elements, uniform_sum
+from .random import bounded_integers, bounded_sum, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
+_MOST_SHIFT = 62  # bits: what is cut off fits a signed 64-bit integer
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     @cached_property
     def _radix(self) -> Tensor:
         return radix_limbs(self.moduli).to(self.device)
+
+    @cached_property
+    def _float_radix(self) -> Tensor:
+        """(M,): p_0⋯p_{i−1}, about."""
+        radix = [float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))]
+        return torch.tensor(radix, dtype=torch.float64, device=self.device)
 
     # -- integers out of residues ----------------------------------------------------------------------------
 
@@ -174,6 +181,29 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """Symmetric mixed-radix digits (M,...) float64; `lifting` explains them."""
         return mixed_radix_digits(residues.to(torch.float64), self._p, self._inv_p, self._garner)
 
+    def floor_shift(self, residues: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+        """The residues of ⌊x/2^bits⌋ for signed x, 0 ≤ bits ≤ 62, and about x itself: (M,n) -> (M,n), (n,) float64.
+
+        >>> from dresfl.field import ResidueField
+        >>> field = ResidueField((101, 103, 107), num_value_moduli=3)
+        >>> field.lift(field.floor_shift(field.embed(torch.tensor([21, -21])), 2)[0]).tolist()
+        [5.0, -6.0]
+        """
+        if not 0 <= bits <= _MOST_SHIFT:
+            raise FieldError(f"values are shifted by 0 to {_MOST_SHIFT} bits, not {bits}")
+        digits = self.digits(residues)
+        low = low_bits(digits, wrapped_radix(self.moduli), bits)
+        rest = self.sub(residues, self._embed_wide(low, bits))
+        inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
+        return self.mul(rest, per_channel(inverse, rest)), self._float_radix @ digits
+
+    def _embed_wide(self, values: Tensor, bits: int) -> Tensor:
+        """The residues of integers 0 ≤ x < 2^bits, bits ≤ 62."""
+        if bits <= 52:
+            return self.embed(values)
+        high, low = values >> 31, values & (2**31 - 1)
+        return self.add(self.scale(self.embed(high), 2**31), self.embed(low))
+
     # -- randomness and bytes --------------------------------------------------------------------------------
 
     def uniform(self, keys: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -186,10 +216,7 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def uniform_sum(self, keys: Tensor, coefficients: Tensor, count: int) -> Tensor:
         """Σ_s coefficients[m,s]·r_s[m,j]: keys (S,8), coefficients (M,S) -> (M,count); each r_s exactly uniform."""
-        if tuple(coefficients.shape) != (len(self.moduli), keys.shape[0]):
-            raise FieldError(
-                f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
-            )
+        self._check_coefficients(keys, coefficients)
         if fused_kernels(self.device):
             from dresfl.kernels.expansion_triton import uniform_sums
 
@@ -205,6 +232,26 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             powers = _limb_powers(self.moduli, self.device, -(-bits // 32))
             return bounded_residues(self._p.to(torch.int64), powers, keys, bits, count, self.dtype)
         return bounded_integers(self._p, self._inv_p, keys, bits, count).to(self.dtype)
+
+    def bounded_sum(self, keys: Tensor, coefficients: Tensor, bits: int, count: int, first: int = 0) -> Tensor:
+        """Σ_s coefficients[m,s]·x_s[first + j]: keys (S,8), coefficients (M,S) -> (M,count); x_s as in `bounded`."""
+        check_bits(bits)
+        self._check_coefficients(keys, coefficients)
+        if fused_kernels(self.device):
+            from dresfl.kernels.expansion_triton import MOST_SUMMED_LIMBS, bounded_sums
+
+            limbs = -(-bits // 32)
+            if limbs <= MOST_SUMMED_LIMBS:
+                powers = _limb_powers(self.moduli, self.device, limbs)
+                moduli = self._p.to(torch.int64)
+                return bounded_sums(moduli, powers, keys, coefficients, bits, first, count, self.dtype)
+        return bounded_sum(self._p, self._inv_p, keys, coefficients, bits, first, count).to(self.dtype)
+
+    def _check_coefficients(self, keys: Tensor, coefficients: Tensor) -> None:
+        if tuple(coefficients.shape) != (len(self.moduli), keys.shape[0]):
+            raise FieldError(
+                f"coefficients ({len(self.moduli)},{keys.shape[0]}) expected, {tuple(coefficients.shape)} came"
+            )
 
     @property
     def residue_bytes(self) -> int:
@@ -294,6 +341,18 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     ) -> dots.Sums:
         """Σ_r row_factors[s,r]·(weighted sums of row r), of packed rows (r,M,n·residue_bytes) -> (M,S) in [0,p)."""
         return dots.row_dots(rows, column_factors, row_factors, self.cpu_moduli, self.residue_bytes)
+
+    def bit_sums(
+        self,
+        rows: packed_bytes.Octets,
+        labels: int,
+        column_factors: dots.Factors,
+        row_factors: dots.Factors,
+        linear_factors: dots.Factors,
+    ) -> tuple[dots.Sums, dots.Sums]:
+        """Sums over packed shares of bits, in [0,p), for proofs that they are bits; `kernels.cpu.bits` has formulas."""
+        factors = column_factors, row_factors, linear_factors
+        return bits.bit_sums(rows, labels, self.moduli, self.residue_bytes, *factors)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(tuple(parts), axis)

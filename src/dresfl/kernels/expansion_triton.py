@@ -17,6 +17,10 @@ _BLINDING, _BOUNDED = 10, 11  # field.random.Domain, a layer above this one
 _ELEMENTS = 1024  # integers that a program reduces
 
 _MOST_SEEDS = 2**16  # so many products of two residues stay below 2^64
+MOST_SUMMED_LIMBS = 254  # so many products of a word and a residue, and a folded sum, stay below 2^64
+
+_SUM_TILE = 32  # blocks of a program that sums bounded integers; it holds their sums for all channels
+_SUM_WARPS = 4
 
 
 @triton.jit
@@ -109,6 +113,54 @@ def _bounded_kernel(
     tl.store(residues + channel.to(tl.int64) * size + at, residue.to(residues.dtype.element_ty), mask=valid)
 
 
+@triton.jit
+def _bounded_sums_kernel(
+    moduli: tl.tensor,
+    keys: tl.tensor,
+    factors: tl.tensor,
+    sums: tl.tensor,
+    num_moduli: tl.tensor,
+    num_seeds: tl.tensor,
+    num_limbs: tl.tensor,
+    count: tl.tensor,
+    first_block: tl.tensor,
+    skipped: tl.tensor,
+    nonce0: tl.tensor,
+    top: tl.tensor,
+    TILE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    block = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    counter = block.to(tl.uint32) + tl.cast(first_block, tl.uint32)
+    place = block.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :] - skipped
+    channel = tl.arange(0, CHANNELS)
+    there = channel < num_moduli
+    p = tl.load(moduli + channel, mask=there, other=3).to(tl.uint64)[:, None, None]
+    radix = tl.full((), 2**32, tl.uint64) % p
+    low = tl.full((), 0xFFFFFFFF, tl.uint64)
+    first = tl.cast(nonce0, tl.uint32)
+    cut = tl.cast(top, tl.uint32)
+
+    total = tl.zeros((CHANNELS, TILE, 16), tl.uint64)
+    for seed in range(num_seeds):
+        row = block.to(tl.int64) * 0 + seed
+        for limb in range(num_limbs):
+            nonce1 = tl.zeros((TILE,), tl.uint32) + tl.cast(limb, tl.uint32)
+            word = _blocks(keys, row, counter, first, nonce1, TILE)
+            word = tl.where(limb == num_limbs - 1, word & cut, word)
+            at = (channel * num_seeds + seed) * num_limbs + limb
+            factor = tl.load(factors + at, mask=there, other=0).to(tl.uint64)
+            total += tl.expand_dims(word.to(tl.uint64), 0) * factor[:, None, None]  # below 2^56
+        total = (total >> 32) * radix + (total & low)  # the same modulo p, below 2^56 + 2^32
+
+    residue = (total % p).to(tl.int64)
+    modulus = p.to(tl.int64)
+    residue = tl.where(residue > modulus // 2, residue - modulus, residue)
+    target = channel.to(tl.int64)[:, None, None] * count + tl.expand_dims(place, 0)
+    inside = there[:, None, None] & tl.expand_dims((place >= 0) & (place < count), 0)
+    tl.store(sums + target, residue.to(sums.dtype.element_ty), mask=inside)
+
+
 def _check_keys(keys: Tensor, dtype: torch.dtype) -> None:
     if keys.dtype != torch.int32 or keys.dim() != 2 or keys.shape[1] != 8:
         raise ValueError(f"keys (S,8) int32 expected, {tuple(keys.shape)} {keys.dtype} came")
@@ -175,3 +227,50 @@ def bounded_residues(moduli: Tensor, powers: Tensor, keys: Tensor, bits: int, co
             words, moduli.contiguous(), powers.contiguous(), residues, size, limbs, TILE=_ELEMENTS, num_warps=_WARPS
         )
     return residues
+
+
+def bounded_sums(
+    moduli: Tensor,
+    powers: Tensor,
+    keys: Tensor,
+    coefficients: Tensor,
+    bits: int,
+    first: int,
+    count: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Σ_s coefficients[m,s]·x_s[first + j] as symmetric residues (M,count), as `ResidueField.bounded_sum`.
+
+    powers (M,limbs) as for `bounded_residues`, at most MOST_SUMMED_LIMBS. Each word is made once, for all channels, and
+    none is held.
+    """
+    _check_keys(keys, dtype)
+    (num_seeds, _), num_moduli, limbs = keys.shape, moduli.shape[0], -(-bits // 32)
+    if tuple(powers.shape) != (num_moduli, limbs) or limbs > MOST_SUMMED_LIMBS:
+        raise ValueError(f"powers ({num_moduli},{limbs}) expected, {tuple(powers.shape)} came")
+    if tuple(coefficients.shape) != (num_moduli, num_seeds):
+        raise ValueError(f"coefficients ({num_moduli},{num_seeds}) expected, {tuple(coefficients.shape)} came")
+    skipped = first % 16
+    blocks = _num_blocks(skipped + count, 1)
+    sums = torch.zeros((num_moduli, count), dtype=dtype, device=keys.device)
+    if sums.numel() and num_seeds:
+        p = moduli.to(torch.int64).view(-1, 1, 1)
+        factors = coefficients.to(torch.int64).unsqueeze(2) % p * powers.to(torch.int64).unsqueeze(1) % p  # (M,S,limbs)
+        _bounded_sums_kernel[(triton.cdiv(blocks, _SUM_TILE),)](
+            moduli.contiguous(),
+            keys.contiguous(),
+            factors.to(torch.int32).contiguous(),
+            sums,
+            num_moduli,
+            num_seeds,
+            limbs,
+            count,
+            first // 16,
+            skipped,
+            _BOUNDED * 256,
+            2 ** (bits - 32 * (limbs - 1)) - 1,
+            TILE=_SUM_TILE,
+            CHANNELS=triton.next_power_of_2(num_moduli),
+            num_warps=_SUM_WARPS,
+        )
+    return sums

@@ -38,18 +38,19 @@ class Blinding:
 
     def values(self, label: bytes, count: int) -> Tensor:
         """(M,count): the values to add. The label names one opening; two openings never share one."""
-        octets = bytearray()
-        for prepared in self._macs:
-            mac = prepared.copy()
-            mac.update(label)
-            octets += mac.digest()
-        keys = (
-            torch.frombuffer(octets, dtype=torch.int32).view(-1, 8)
-            if octets
-            else torch.empty((0, 8), dtype=torch.int32)
-        )
-        return self.field.uniform_sum(keys.to(self.field.device), self.coefficients, count)
+        keys = label_keys(self._macs, label).to(self.field.device)
+        return self.field.uniform_sum(keys, self.coefficients, count)
 
     @cached_property
     def _macs(self) -> list[HMAC]:
         return [seed.blinding_mac() for seed in self.seeds]
+
+
+def label_keys(macs: Sequence[HMAC], label: bytes) -> Tensor:
+    """(S,8) int32: the keys of one label, under seeds whose HMACs are prepared."""
+    octets = bytearray()
+    for prepared in macs:
+        mac = prepared.copy()
+        mac.update(label)
+        octets += mac.digest()
+    return torch.frombuffer(octets, dtype=torch.int32).view(-1, 8) if octets else torch.empty((0, 8), dtype=torch.int32)

@@ -41,23 +41,30 @@ def codeword_values(
 ) -> Integers:
     """(M,S,N) in [0, p): the codewords of sets of one size, at all clients' points."""
     num_shards = len(data_points)
-    beta = np.array(data_points, dtype=np.int64)
-    points = np.concatenate((beta, np.array(client_points, dtype=np.int64)))
-    chosen = np.array(sets, dtype=np.int64).reshape(len(sets), -1)  # (S,R−2)
-    span = int(points.max() - points.min()) + 1  # above any difference of two points
+    beta, alpha = np.array(data_points, dtype=np.int64), np.array(client_points, dtype=np.int64)
     found = np.empty((len(moduli), len(sets), len(client_points)), dtype=np.int64)
     for channel, p in enumerate(moduli):
-        product = np.ones((len(sets), len(points)), dtype=np.int64)  # π_E at every point
-        bound = 1
-        for column in chosen.T:
-            product *= points - points[num_shards + column].reshape(-1, 1)
-            bound *= span
-            if bound * span >= 2**63:
-                product %= p
-                bound = p
-        product %= p
+        product = vanishing_products(p, sets, client_points, (*data_points, *client_points))
         at_data = product[:, :num_shards]
         a = at_data.sum(1, keepdims=True) % p
         b = (at_data * beta).sum(1, keepdims=True) % p
-        found[channel] = product[:, num_shards:] * ((b - a * points[num_shards:]) % p) % p
+        found[channel] = product[:, num_shards:] * ((b - a * alpha) % p) % p
     return found
+
+
+def vanishing_products(
+    p: int, sets: Sequence[Sequence[int]], client_points: Sequence[int], points: Sequence[int]
+) -> Integers:
+    """(S,points) in [0, p): π_E of sets of one size, at some points."""
+    alpha, at = np.array(client_points, dtype=np.int64), np.array(points, dtype=np.int64)
+    chosen = np.array(sets, dtype=np.int64).reshape(len(sets), -1)  # (S,size)
+    span = int(max(alpha.max(), at.max()) - min(alpha.min(), at.min())) + 1  # above any difference of two points
+    product = np.ones((len(sets), len(at)), dtype=np.int64)
+    bound = 1
+    for column in chosen.T:
+        product *= at - alpha[column].reshape(-1, 1)
+        bound *= span
+        if bound * span >= 2**63:
+            product %= p
+            bound = p
+    return product % p

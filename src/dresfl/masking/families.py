@@ -28,20 +28,18 @@ c, c+1, …, c+R−3, and the client right after its window is the first at whic
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dresfl.errors import InfeasiblePlan, UsageError
 
-from .certificate import checked_size, coalitions_of, membership, missing_ranks, points_of
+from .certificate import checked_size, points_of
 from .codewords import Integers, codeword_values
+from .covers import certified_sets, check_seeds
 from .mask_family import MaskFamily
 
 MOST_SEEDS = 1024  # that one client holds
 _MOST_COALITIONS = 20_000
-_PASSES = 64
 
 
 @lru_cache(maxsize=64)
@@ -58,32 +56,13 @@ def zero_sum_family(
     setting = f"{num_clients} clients, {num_shards} shards, {max_colluders} colluders, threshold {threshold}"
     _check(moduli, num_clients, num_shards, max_colluders, threshold, setting)
     size = checked_size(max_colluders, threshold)
-    cover = _Cover(num_clients, threshold, size)
-    if size == 1:
-        cover.add_windows()
-    points = points_of(num_clients, num_shards, max_colluders)
-    failing, coalitions = list(moduli), np.arange(len(cover.coalitions))  # what passed once cannot fail later
-    for passes in range(_PASSES):
-        added = cover.fill()
-        _check_seeds(cover.most_held(), setting)
-        if passes and not added:
-            break  # nor would any later pass
-        missing = missing_ranks(  # step 4
-            failing,
-            codeword_values(failing, cover.sets, *points),
-            membership(cover.sets, num_clients),
-            cover.coalitions[coalitions],
-            threshold,
-        )
-        if not missing.any():
-            return MaskFamily(num_clients, threshold, max_colluders, tuple(cover.sets))
-        cover.need[coalitions] = missing.max(0)  # step 5
-        failing = [p for p, lacks in zip(failing, missing, strict=True) if lacks.any()]
-        coalitions = coalitions[missing.any(0)]
-    raise InfeasiblePlan(
-        f"no mask family was found for {setting}: modulo {failing[0]} some coalition would see too much",
-        "use larger primes, more clients, or fewer shards or colluders",
-    )
+    data_points, client_points = points_of(num_clients, num_shards, max_colluders)
+
+    def words(primes: Sequence[int], sets: Sequence[Sequence[int]]) -> Integers:
+        return codeword_values(primes, sets, data_points, client_points)
+
+    sets = certified_sets(moduli, num_clients, threshold - 2, size, words, MOST_SEEDS, setting)
+    return MaskFamily(num_clients, threshold, max_colluders, sets)
 
 
 def _check(
@@ -115,77 +94,4 @@ def _check(
         )
     # each coalition needs R − 1 − t sets, a set serves so many coalitions, and N − R + 2 clients hold its seed
     uses = coalitions * (threshold - 1 - size) * (num_clients - threshold + 2)
-    _check_seeds(-(-uses // (math.comb(threshold - 2, size) * num_clients)), setting)
-
-
-def _check_seeds(seeds: int, setting: str) -> None:
-    if seeds > MOST_SEEDS:
-        raise InfeasiblePlan(
-            f"{setting}: a client would hold {seeds} seeds or more and expand them in every round; at most "
-            f"{MOST_SEEDS} are supported",
-            "allow for fewer colluders, use fewer clients, or a higher threshold (more shards or square layers)",
-        )
-
-
-class _Cover:
-    """The family while it grows: its sets, and how many more each coalition needs."""
-
-    def __init__(self, num_clients: int, threshold: int, size: int) -> None:
-        self.num_clients, self.width, self.size = num_clients, threshold - 2, size
-        self.coalitions = coalitions_of(num_clients, size)
-        self.need: Integers = np.full(len(self.coalitions), threshold - 1 - size)
-        self.sets: list[tuple[int, ...]] = []
-        self._known: set[tuple[int, ...]] = set()
-        self._uses: Integers = np.zeros(num_clients, dtype=np.int64)  # how many sets each client is in
-        self._contains: NDArray[np.bool_] = membership(self.coalitions.tolist(), num_clients).T.copy()  # (N,C)
-        self._numbers: Integers = self.coalitions.sum(1)
-
-    def most_held(self) -> int:
-        """The most seeds that any client holds."""
-        return len(self.sets) - int(self._uses.min())
-
-    def add_windows(self) -> None:
-        """Step 2."""
-        for s in range(self.num_clients):
-            self._append(tuple(sorted((s + i) % self.num_clients for i in range(self.width))))
-        self.need[:] = 0
-
-    def _append(self, members: tuple[int, ...]) -> None:
-        self.sets.append(members)
-        self._known.add(members)
-        self._uses[list(members)] += 1
-
-    def fill(self) -> int:
-        """Step 3; returns how many sets it appended."""
-        before = len(self.sets)
-        while self.need.any():
-            first = int(self.need.argmax())
-            chosen = self.coalitions[first].tolist()
-            inside = self._contains[chosen].sum(0, dtype=np.int64)  # (C,): how many of its clients are chosen
-            numbers = np.array(chosen, dtype=np.int64) @ self._contains[chosen]  # (C,): the sum of their numbers
-            while len(chosen) < self.width:
-                client = self._next(chosen, inside, numbers)
-                if client is None:
-                    break
-                chosen.append(client)
-                inside += self._contains[client]
-                numbers += client * self._contains[client]
-            members = tuple(sorted(chosen))
-            if len(members) < self.width or members in self._known:
-                self.need[first] = 0
-                continue
-            self._append(members)
-            self.need[(inside == self.size) & (self.need > 0)] -= 1
-        return len(self.sets) - before
-
-    def _next(self, chosen: list[int], inside: Integers, numbers: Integers) -> int | None:
-        """Step 3b. A coalition that lacks one client lacks the one whose number is missing in the sum."""
-        lacking = np.nonzero((inside == self.size - 1) & (self.need > 0))[0]
-        missing = (self._numbers - numbers)[lacking]
-        gains = np.zeros(self.num_clients, dtype=np.int64)
-        np.add.at(gains, missing, self.need[lacking])
-        last = len(chosen) == self.width - 1
-        allowed = [x for x in range(self.num_clients) if x not in chosen]
-        if last:
-            allowed = [x for x in allowed if tuple(sorted([*chosen, x])) not in self._known]
-        return min(allowed, key=lambda x: (-gains[x], self._uses[x], x), default=None)
+    check_seeds(-(-uses // (math.comb(threshold - 2, size) * num_clients)), MOST_SEEDS, setting)

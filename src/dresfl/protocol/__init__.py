@@ -14,6 +14,15 @@ from .dealer_check import (
     num_combinations,
 )
 from .evaluation import Evaluation
+from .findings import (
+    Conclusion,
+    Findings,
+    checkers_needed,
+    conclude,
+    examine_dealers,
+    findings_bytes,
+    most_findings_bytes,
+)
 from .messages import Answer, Share, Task
 from .round import (
     coded_gradient,
@@ -43,4 +52,18 @@ from .set_up import (
 )
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
 from .slices import num_slices, row_bytes, slice_range, slice_rows
+from .sums import (
+    MemoryNotes,
+    NotedSum,
+    SumNotes,
+    SumPlan,
+    Totals,
+    accuracy_counts,
+    accuracy_plan,
+    add_shares,
+    deal_vector,
+    decode_totals,
+    final_sum,
+    vector_tag,
+)
 from .training import RoundRecord, Training, stepped

@@ -30,7 +30,10 @@ def rows_to_share(session: Session, client: int, inputs: Tensor, targets: Tensor
             f"session, which has {wanted[0]} and {wanted[1]}",
             "the model's input shape and classes must match the data",
         )
-    return torch.cat((inputs, targets), 1)
+    whole = torch.cat((inputs, targets), 1)
+    if session.bit_layout is not None:
+        session.bit_layout.check(whole)
+    return whole
 
 
 @final
@@ -46,15 +49,21 @@ class Client:
         targets: Tensor,
         held: ShareTable | None = None,
         answered: AnsweredRounds | None = None,
+        *,
+        mask_secret: SecretSeed | None = None,
+        seeds_erased: bool = False,
     ) -> None:
         """inputs (m,F) and targets (m,C): this client's integer rows, from `Quantizer`.
 
         held: where this client keeps the shares of this session's sharing. answered: which rounds it has answered.
         None keeps them in memory. A client that may be restarted needs those of `dresfl.storage.ShareStore`.
+        mask_secret: what the mask seeds are made from that this client deals; None: from `secret`, as in the open mode.
+        seeds_erased: they cannot be made any more, and zeros are dealt in their place.
         """
         self.session = session
         self.index = index
         self._secret = secret
+        self._mask_secret = None if seeds_erased else mask_secret or secret
         self._rows = rows_to_share(session, index, inputs, targets)
         self._held = MemoryTable(session) if held is None else held
         self._answered = MemoryAnswers() if answered is None else answered
@@ -74,16 +83,19 @@ class Client:
         hidden = self.session.shard_rows(self.index)
         rows = torch.arange(hidden.shape[0])[first_row : None if count is None else first_row + count]
         keys = self._secret.mask_key(self.session.sharing_id).expand(rows.shape[0], 8)
-        shares = encode_rows(self.session, keys, rows, self._rows[hidden[rows]], receivers)
+        shards, layout = self._rows[hidden[rows]], self.session.bit_layout
+        shards = shards if layout is None else layout.encode(shards)
+        shares = encode_rows(self.session, keys, rows, shards, receivers)
         return [Share(self.index, receiver, first_row, shares[:, i]) for i, receiver in enumerate(receivers)]
 
     def deal_set_up(self, receivers: Sequence[int]) -> list[bytes]:
         """What receivers get besides coded rows: mask seeds, and shares of the check values (set_up.py)."""
-        return deal_set_up(self.session, self.index, self._secret, receivers)
+        return deal_set_up(self.session, self.index, self._secret, receivers, self._mask_secret)
 
     def receive_set_up(self, dealer: int, data: bytes) -> None:
-        """Keep a dealer's set-up values, if they fit."""
-        SetUp.decode(self.session, dealer, self.index, data)
+        """Keep a dealer's set-up values, if they fit. Those that are held already were looked at before."""
+        if self._held.set_up(dealer) is None:
+            SetUp.decode(self.session, dealer, self.index, data)
         self._held.put_set_up(dealer, data)
 
     def receive(self, share: Share) -> None:

@@ -24,7 +24,8 @@ check value, is 0 with probability at most 2q − q²: choose a row S_r ≠ 0; S
 is not, one residue of ρ_r at most makes the sum 0, whatever the others are. All t combinations are 0 with probability
 at most (2q − q²)^t. There are C(N,e) sets E. `num_combinations` takes the least t for which C(N,e)·(2q − q²)^t < 2^−40
 for the smallest prime. So, with a probability above 1 − 2^−40 for each prime and dealer: if `judge` lets a dealer stay,
-then the shares that it dealt to all receivers but those that deviate lie on polynomials.
+then the shares that it dealt to all receivers but those that deviate lie on polynomials. (In the hidden mode a dealer
+may be in league with the coordinator, which then chooses from 2^min(N,64) sets of coins: t is larger by that.)
 
 **What it does not show.** That values are small: a row of huge values lies on a polynomial. Nor that labels are
 one-hot. A linear check shows Σ_c y_c = 1 at the most, which (5, −4, 0) satisfies as well; that each y_c is 0 or 1 is an
@@ -45,7 +46,7 @@ from dresfl.coding import locate_errors
 from dresfl.errors import MessageError, UsageError
 from dresfl.field import FACTOR_BITS, Domain, Factors, PublicStream, SecretSeed
 
-from .random_factors import largest_probability, least_combinations
+from .random_factors import coin_choices, largest_probability, least_combinations
 from .session import Session
 from .shares import ShareTable
 
@@ -92,20 +93,19 @@ def common_coins(coins: Sequence[bytes]) -> bytes:
     return hashlib.sha256(b"dresfl coins" + b"".join(coins)).digest()
 
 
-def max_deviating(session: Session) -> int:
-    """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
-    hidden = session.num_shards + session.max_colluders
-    return min(max(session.parameters.max_liars, session.max_colluders), (session.num_clients - hidden) // 2)
-
-
 def fewest_receivers(session: Session) -> int:
     """K+T+2e: with fewer receivers, fewer than e that lie would be enough to have an honest dealer excluded."""
-    return session.num_shards + session.max_colluders + 2 * max_deviating(session)
+    return session.num_shards + session.mask_degree + 2 * session.max_deviating
 
 
 def num_combinations(session: Session) -> int:
-    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why."""
-    sets = math.comb(session.num_clients, max_deviating(session))
+    """t: the least for which C(N,e)·(2q − q²)^t < 2^−40, q of the smallest prime. The module says why.
+
+    In the hidden mode 2^−40 is for all dealers and primes together, whichever coins a coordinator chooses from.
+    """
+    sets = math.comb(session.num_clients, session.max_deviating)
+    if session.hidden is not None:
+        sets *= coin_choices(session.num_clients) * session.num_clients * len(session.field.moduli)
     q = largest_probability(session.field.moduli[0])
     return least_combinations(sets, 2 * q - q * q)
 
@@ -115,7 +115,7 @@ def check_polynomial(session: Session, secret: SecretSeed) -> Tensor:
 
     They follow from the dealer's secret and the sharing, so that a restarted dealer deals the same ones.
     """
-    field, hidden, count = session.field, session.num_shards + session.max_colluders, num_combinations(session)
+    field, hidden, count = session.field, session.num_shards + session.mask_degree, num_combinations(session)
     key = secret.derive(b"dealer check").mask_key(session.sharing_id).view(1, 8).to(field.device)
     flat = field.uniform(key, torch.zeros(1, dtype=torch.int64, device=field.device), hidden * count)
     return flat.reshape(len(field.moduli), hidden, count)
@@ -175,8 +175,8 @@ def judge(session: Session, values: Tensor, receivers: Sequence[int] | None = No
     wanted = (len(moduli), clients, num_combinations(session), len(there))
     if tuple(values.shape) != wanted:
         raise UsageError(f"published values of shape {tuple(values.shape)} came, {wanted} was expected")
-    threshold = session.num_shards + session.max_colluders
-    errors = min(max_deviating(session), (len(there) - threshold) // 2)
+    threshold = session.num_shards + session.mask_degree
+    errors = min(session.max_deviating, (len(there) - threshold) // 2)
     integers, points = values.to("cpu", torch.int64).numpy(), [session.code.client_points[j] for j in there]
     excluded, deviating = [], set(range(clients)) - set(there)
     for dealer in range(clients):

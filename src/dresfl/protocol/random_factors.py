@@ -5,6 +5,7 @@ from functools import cache
 
 from dresfl.field import FACTOR_BITS
 
+_MOST_TRIES = 64  # log2
 MISSED = Fraction(1, 2**40)  # what a check misses for one prime, it misses with a probability below this
 
 
@@ -15,6 +16,14 @@ def largest_probability(modulus: int) -> Fraction:
     True
     """
     return Fraction(-(-(2**FACTOR_BITS) // modulus), 2**FACTOR_BITS)
+
+
+def coin_choices(num_clients: int) -> int:
+    """2^min(N,64): so many sets of coins a coordinator can choose from when it says which clients take part in a check.
+
+    Each client committed to its coin before, so nobody can try more than that; and nobody tries more than 2^64.
+    """
+    return 1 << min(num_clients, _MOST_TRIES)
 
 
 @cache

@@ -47,7 +47,7 @@ def mask_rows(session: Session, keys: Tensor, rows: Tensor, shards: Tensor) -> t
 
 def expand_masks(session: Session, keys: Tensor, rows: Tensor) -> Tensor:
     """The masks of B coded rows from their dealers' secrets: keys (B,8), rows (B,) -> (M,T,B,W)."""
-    field, num_masks, width = session.field, session.max_colluders, session.row_width
+    field, num_masks, width = session.field, session.mask_degree, session.row_width
     flat = field.uniform(keys.to(field.device), rows.to(field.device), num_masks * width)  # (M,B,T·W)
     return flat.reshape(len(field.moduli), rows.shape[0], num_masks, width).swapaxes(1, 2)
 

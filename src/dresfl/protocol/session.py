@@ -10,6 +10,9 @@ Batches. A batch has B draws. The rows of all clients, laid end to end, are cut 
 is uniform in the b-th stratum. So each row is equally likely (to within 2^−60, since draws have 64 bits). On average a
 client supplies its proportion of the B rows, and in every batch it is within two of that. The rows of excluded dealers
 are left out as if there were none.
+
+Held-out rows. A hidden run may hold out a share of each client's coded rows, the last of its s whole ones, for the
+validation loss. No batch draws them.
 """
 
 import contextlib
@@ -38,8 +41,12 @@ from dresfl.field import (
     num_value_moduli,
 )
 from dresfl.kernels import fused_kernels
-from dresfl.masking import MaskFamily, zero_sum_family
+from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families, zero_sum_family
 from dresfl.model import Network
+
+from .hidden.bit_layout import BitLayout
+from .hidden.plan import HiddenPlan, held_out_rows
+from .hidden.range_proof import RangeProof, plan_range_proof
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -70,6 +77,8 @@ class Session:
     nonce: bytes = b""  # over a network: fresh public bytes, new with every sharing
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
+    hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
+    run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
 
     def __post_init__(self) -> None:
@@ -84,7 +93,7 @@ class Session:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         if list(self.excluded) != sorted(set(self.excluded)) or not set(self.excluded) < set(range(self.num_clients)):
             raise UsageError(f"excluded dealers {self.excluded} must be ascending, distinct, and not all clients")
-        if self.answers_needed > self.num_clients and self.parameters.max_liars:
+        if self.hidden is None and self.answers_needed > self.num_clients and self.parameters.max_liars:
             raise InfeasiblePlan(
                 f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
                 f"answers are needed, {self.recovery_threshold} and two for each liar",
@@ -119,18 +128,39 @@ class Session:
         """An estimate of the bits of the largest decoded integer, over the K·B rows of a round."""
         return self.network.needed_bits(self.batch_size * self.num_shards)
 
+    @property
+    def hidden_plan(self) -> HiddenPlan:
+        """The plan of a session in the hidden mode."""
+        if self.hidden is None:
+            raise UsageError("this session is one of the open mode")
+        return self.hidden
+
+    @property
+    def mask_degree(self) -> int:
+        """How many masks hide each coded row: T, or in the hidden mode T_d ≥ T."""
+        return self.max_colluders if self.hidden is None else self.hidden.mask_degree
+
+    @property
+    def degree(self) -> int:
+        """The degree of what is opened, as a polynomial in the shares."""
+        return self.network.gradient_degree if self.hidden is None else self.hidden.degree
+
     @cached_property
     def field(self) -> ResidueSystem:
+        if self.hidden is not None:
+            return ResidueField(self.hidden.moduli, len(self.hidden.moduli), self.device)
         return choose_field(self.network, self.parameters, self.moduli, self.device)
 
     @property
     def recovery_threshold(self) -> int:
-        """R: the answers that the coordinator needs."""
-        return recovery_threshold(self.network.gradient_degree, self.num_shards, self.max_colluders)
+        """R: the answers that fix what is opened."""
+        return recovery_threshold(self.degree, self.num_shards, self.mask_degree)
 
     @property
     def answers_needed(self) -> int:
-        """R + 2A: so many answers outvote A liars among them."""
+        """R + 2A: so many answers outvote A liars among them. The hidden mode's plan has its own number."""
+        if self.hidden is not None:
+            return self.hidden.answers_needed
         return self.recovery_threshold + 2 * self.parameters.max_liars
 
     @cached_property
@@ -139,8 +169,8 @@ class Session:
             self.field,
             num_clients=self.num_clients,
             num_shards=self.num_shards,
-            max_colluders=self.max_colluders,
-            degree=self.network.gradient_degree,
+            max_colluders=self.mask_degree,
+            degree=self.degree,
         )
 
     @cached_property
@@ -149,29 +179,50 @@ class Session:
         sizes = self.num_clients, self.num_shards, self.max_colluders, self.recovery_threshold
         return zero_sum_family(self.field.moduli, *sizes)
 
+    @property
+    def seed_sets(self) -> SeedSets:
+        """Who holds and who makes the mask seeds that dealers give out."""
+        return self.mask_family.seed_sets if self.hidden is None else self.hidden_families.seed_sets
+
+    @cached_property
+    def hidden_families(self) -> HiddenFamilies:
+        """Whose seeds mask and blind the hops of the hidden mode, with their certificates."""
+        sizes = self.num_clients, self.num_shards, self.max_colluders, self.mask_degree
+        return hidden_families(self.field.moduli, *sizes, self.degree)
+
     @cached_property
     def stream(self) -> PublicStream:
         """The common public randomness."""
-        return PublicStream(self.seed)
+        return PublicStream(self._stream_seed)
 
     @cached_property
     def device_stream(self) -> PublicStream:
         """The same stream, computed on the session's device."""
-        return PublicStream(self.seed, self.device)
+        return PublicStream(self._stream_seed, self.device)
+
+    @property
+    def _stream_seed(self) -> int:
+        """The seed of the agreement; in a hidden run one that no other run has."""
+        if not self.run:
+            return self.seed
+        digest = hashlib.sha256(b"dresfl hidden stream" + self.seed.to_bytes(8, "little") + self.run).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     @cached_property
     def sharing_digest(self) -> bytes:
         """SHA-256 of everything that decides what a share is, and nothing else."""
-        return _digest(
-            {
-                "code": [self.num_clients, self.num_shards, self.max_colluders],
-                "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
-                "client_rows": self.client_rows,
-                "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
-                "moduli": self.field.moduli,
-                "nonce": self.nonce.hex(),
-            }
-        )
+        values: dict[str, object] = {
+            "code": [self.num_clients, self.num_shards, self.max_colluders],
+            "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
+            "client_rows": self.client_rows,
+            "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
+            "moduli": self.field.moduli,
+            "nonce": self.nonce.hex(),
+        }
+        if self.hidden is not None:
+            bounds = [self.bit_layout.low, self.bit_layout.high] if self.bit_layout is not None else []
+            values["hidden"] = [self.hidden.degree, self.hidden.mask_degree, *bounds]
+        return _digest(values)
 
     @property
     def sharing_id(self) -> bytes:
@@ -181,7 +232,7 @@ class Session:
     @cached_property
     def session_id(self) -> bytes:
         """16 bytes that tasks and answers carry. Who has other parameters, or is in another run, refuses them."""
-        values = {
+        values: dict[str, object] = {
             "sharing": self.sharing_digest.hex(),
             "layers": [layer.to_dict() for layer in self.network.layers],
             "network": [self.network.input_shape, self.network.weight_bits],
@@ -190,14 +241,59 @@ class Session:
             "run_nonce": self.run_nonce.hex(),
             "excluded": self.excluded,
         }
+        if self.hidden is not None:
+            plan = self.hidden
+            values["hidden"] = {
+                "settings": dataclasses.asdict(plan.settings),
+                "optimizer": dataclasses.asdict(plan.optimizer),
+                "rounds": plan.rounds,
+                "run": self.run.hex(),
+            }
         return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
 
     @property
     def row_width(self) -> int:
-        """Values in a row: inputs, then targets."""
+        """Values in a row as it is dealt and kept: its bits, or inputs, then targets."""
+        if self.bit_layout is not None:
+            return self.bit_layout.num_bits
         return self.network.input_size + self.network.num_classes
+
+    @cached_property
+    def bit_layout(self) -> BitLayout | None:
+        """How rows are dealt as bits, so that their ranges can be proven; None: they are dealt as they are."""
+        if self.hidden is None or self.hidden.settings.trusted_dealers:
+            return None
+        bound = 2.0**self.network.input_magnitude
+        return BitLayout.of(self.network, 0.0 if self.hidden.settings.nonnegative_inputs else -bound, bound)
+
+    @cached_property
+    def range_proof(self) -> RangeProof | None:
+        """How the ranges of rows are proven; None: they are not. InfeasiblePlan if the moduli are not fit for it."""
+        if self.bit_layout is None:
+            return None
+        return plan_range_proof(
+            self.field.moduli,
+            self.bit_layout,
+            num_clients=self.num_clients,
+            max_deviating=self.max_deviating,
+            num_masks=self.hidden_families.num_masks,
+            most_rows=max(self.coded_rows(client) for client in range(self.num_clients)),
+            kappa=self.hidden_plan.kappa,
+        )
+
+    @property
+    def max_deviating(self) -> int:
+        """e = min(max(A,T), (N−K−T) div 2): so many receivers may deviate on a dealer that stays."""
+        spare = self.num_clients - self.num_shards - self.mask_degree
+        return min(max(self.parameters.max_liars, self.max_colluders), spare // 2)
+
+    @property
+    def max_lying_receivers(self) -> int:
+        """T, or 0 where the agreement says that clients are honest: so many values of a check may be lies."""
+        honest = self.hidden is not None and self.hidden.settings.honest_clients
+        return 0 if honest else self.max_colluders
 
     def coded_rows(self, client: int) -> int:
         """How many rows a client's coded data set has: about 1/K of its own."""
@@ -219,13 +315,43 @@ class Session:
 
     def without(self, excluded: Iterable[int]) -> "Session":
         """The same session after these dealers, too, are excluded: other batches and another identity, same shares."""
-        return dataclasses.replace(self, excluded=tuple(sorted({*self.excluded, *excluded})))
+        left_out = tuple(sorted({*self.excluded, *excluded}))
+        if self.hidden is None or not self.hidden.validation_rows:
+            return dataclasses.replace(self, excluded=left_out)
+        rows = sum(self.held_out(client) for client in range(self.num_clients) if client not in left_out)
+        if not rows:
+            raise InfeasiblePlan("no row is left for the validation: all clients with such rows are excluded")
+        return dataclasses.replace(
+            self, excluded=left_out, hidden=dataclasses.replace(self.hidden, validation_rows=rows)
+        )
+
+    def held_out(self, client: int) -> int:
+        """How many of a client's coded rows are held out for the validation loss: the last of its whole ones."""
+        if self.hidden is None:
+            return 0
+        share = self.hidden.settings.validation_share
+        return held_out_rows(self.client_rows[client], self.num_shards, share)
+
+    @cached_property
+    def _drawn(self) -> tuple[int, ...]:
+        """How many rows of each client batches draw from: of an excluded dealer none, and none that is held out."""
+        counts = (rows - self.num_shards * self.held_out(client) for client, rows in enumerate(self.client_rows))
+        return tuple(0 if client in self.excluded else rows for client, rows in enumerate(counts))
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
-        """Where each client's rows end among those that batches draw from; an excluded dealer has none there."""
-        counts = (0 if client in self.excluded else rows for client, rows in enumerate(self.client_rows))
-        return tuple(itertools.accumulate(counts))
+        """Where each client's rows end among those that batches draw from."""
+        return tuple(itertools.accumulate(self._drawn))
+
+    def validation_rows(self) -> BatchRows:
+        """The coded rows that are held out, dealer by dealer."""
+        places = [
+            (client, self.client_rows[client] // self.num_shards - self.held_out(client) + row)
+            for client in self.included
+            for row in range(self.held_out(client))
+        ]
+        table = torch.tensor(places, dtype=torch.int64).view(-1, 2)
+        return BatchRows(table[:, 0], table[:, 1])
 
     def batch_rows(self, round_number: int) -> BatchRows:
         """I_t: the coded rows of a round, from the common seed."""
@@ -244,10 +370,11 @@ class Session:
         scaled = (high * total + (low * total >> 32)) >> 32  # ⌊r·m/2^64⌋
         places = (torch.arange(size) * total + scaled) // size
         dealers = torch.searchsorted(torch.tensor(self._ends), places, right=True)
-        counts = torch.tensor(self.client_rows)[dealers]
+        counts = torch.tensor(self._drawn)[dealers]
         rows = places - torch.tensor(self._ends)[dealers] + counts
         whole = counts // shards
-        return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, rows - whole * (shards - 1)))
+        leftover = torch.tensor([rows // shards for rows in self.client_rows])[dealers] + rows - whole * shards
+        return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, leftover))
 
 
 def _digest(values: dict[str, object]) -> bytes:

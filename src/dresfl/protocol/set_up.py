@@ -2,11 +2,12 @@
 
 It travels at the end of the dealer's last slice, sealed with it:
 
-    seeds   32 bytes for each set of the session's mask family that this dealer deals, ascending; zeros where the
+    seeds   32 bytes for each of the session's seed sets that this dealer deals, ascending; zeros where the
             receiver does not hold that set's seed
     check   residues (M,t): the receiver's share of the dealer's check values (dealer_check.py)
 
-A dealer makes all of it from its secret for the sharing, so that what was dealt can be dealt again.
+A dealer makes all of it from its secret for the sharing, so that what was dealt can be dealt again. In the hidden mode
+the seeds have a secret of their own, which is erased when training begins.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ _NUMBER = struct.Struct("<I")
 
 def set_up_bytes(session: Session, dealer: int) -> int:
     """The size of a dealer's set-up values for one receiver."""
-    return SEED_BYTES * len(session.mask_family.dealt_by(dealer)) + check_bytes(session)
+    return SEED_BYTES * len(session.seed_sets.dealt_by(dealer)) + check_bytes(session)
 
 
 def most_set_up_bytes(session: Session) -> int:
@@ -45,10 +46,12 @@ def check_bytes(session: Session) -> int:
     return len(session.field.moduli) * num_combinations(session) * session.field.residue_bytes
 
 
-def deal_set_up(session: Session, dealer: int, secret: SecretSeed, receivers: Sequence[int]) -> list[bytes]:
-    """The set-up values of a dealer for some receivers."""
-    family, check = session.mask_family, check_shares(session, secret, receivers)  # (M,n,t)
-    dealt = [(number, _seed(secret, number), family.sets[number]) for number in family.dealt_by(dealer)]
+def deal_set_up(
+    session: Session, dealer: int, secret: SecretSeed, receivers: Sequence[int], mask_secret: SecretSeed | None
+) -> list[bytes]:
+    """The set-up values of a dealer for some receivers. mask_secret: of the seeds; None: they are erased, and zeros."""
+    seed_sets, check = session.seed_sets, check_shares(session, secret, receivers)  # (M,n,t)
+    dealt = [(number, _seed(mask_secret, number), seed_sets.sets[number]) for number in seed_sets.dealt_by(dealer)]
     return [
         b"".join(seed if receiver not in without else bytes(SEED_BYTES) for _, seed, without in dealt)
         + session.field.pack(check[:, i])
@@ -56,8 +59,10 @@ def deal_set_up(session: Session, dealer: int, secret: SecretSeed, receivers: Se
     ]
 
 
-def _seed(secret: SecretSeed, number: int) -> bytes:
+def _seed(secret: SecretSeed | None, number: int) -> bytes:
     """The seed of one set, as its dealer makes it."""
+    if secret is None:
+        return bytes(SEED_BYTES)
     return secret.derive(b"mask seed" + _NUMBER.pack(number)).reveal()
 
 
@@ -77,11 +82,11 @@ class SetUp:
         """Take set-up values apart. MessageError if they do not fit, or if a seed is missing."""
         if len(data) != set_up_bytes(session, dealer):
             raise MessageError(f"set-up values of {len(data)} bytes came, not {set_up_bytes(session, dealer)}")
-        family, seeds = session.mask_family, {}
-        dealt = family.dealt_by(dealer)
+        seed_sets, seeds = session.seed_sets, {}
+        dealt = seed_sets.dealt_by(dealer)
         for place, number in enumerate(dealt):
             seed = bytes(data[SEED_BYTES * place : SEED_BYTES * (place + 1)])
-            if receiver in family.sets[number]:
+            if receiver in seed_sets.sets[number]:
                 continue
             if seed == bytes(SEED_BYTES):
                 raise MessageError(f"client {dealer} dealt no seed for set {number}")
@@ -125,11 +130,11 @@ def blinding_of(session: Session, receiver: int, seeds: dict[int, SecretSeed]) -
 
 def fresh_blinding(session: Session) -> list[Blinding]:
     """`blinding_of` every client, from fresh seeds: for simulations."""
-    family, words = session.mask_family, _codewords(session)
-    seeds = [SecretSeed.fresh() for _ in family.sets]
+    seed_sets, words = session.seed_sets, _codewords(session)
+    seeds = [SecretSeed.fresh() for _ in seed_sets.sets]
     return [
         Blinding(session.field, words[:, list(held), client], [seeds[number] for number in held])
-        for client, held in ((client, family.held_by(client)) for client in range(session.num_clients))
+        for client, held in ((client, seed_sets.held_by(client)) for client in range(session.num_clients))
     ]
 
 

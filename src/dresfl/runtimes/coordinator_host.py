@@ -19,8 +19,10 @@ from dresfl.federation.actions import (
     Finish,
     Log,
     Record,
+    RecordLoss,
     Send,
     SendSlice,
+    StoreBroadcast,
     StoreSlice,
     StoreTerms,
     Value,
@@ -30,6 +32,7 @@ from dresfl.files import disk, write_atomic
 from dresfl.protocol import RoundRecord, Session, Training
 from dresfl.sealing import Identity, Roster
 from dresfl.storage.at_rest import StorageKey, open_file, seal_file
+from dresfl.storage.broadcasts import Broadcast, BroadcastStore
 from dresfl.storage.spool import Spool
 from dresfl.storage.transcript import COORDINATOR
 
@@ -42,7 +45,7 @@ TERMS_ROLE = "terms"  # the role of terms.json, if it is sealed
 
 @final
 class CoordinatorHost:
-    """One run of a coordinator in a folder: terms.json, spool/, and what `watch` writes."""
+    """One run of a coordinator in a folder: terms.json, spool/, hops/, and what `watch` writes."""
 
     def __init__(
         self,
@@ -55,16 +58,20 @@ class CoordinatorHost:
         watch: Callable[[RoundRecord, int], None],
         log: WriteLog,
         key: StorageKey | None = None,
+        opened_loss: Callable[[int, float], None] = lambda round_number, loss: None,
     ) -> None:
-        """make_training: the training of a session, restored if there is a checkpoint. watch: called after every round.
+        """make_training: the training of a session, restored if there is a checkpoint; in the open mode alone.
 
-        What `watch` writes must be on the disk when it returns, or follow again from what is. key: seals the terms.
+        watch: called after every round. What it writes must be on the disk when it returns, or follow again from what
+        is. key: seals the terms and published hops. opened_loss: called with each validation loss of a hidden run.
         """
         self._terms_path, self._spool_folder = folder / "terms.json", folder / "spool"
         self._make_training = make_training
         self._agreement, self._watch, self._log, self._key = agreement, watch, log, key
         self.most_bytes = largest_message(agreement)  # of a message
         self.described: dict[str, Value] = {"clients": agreement.num_clients, "agreement": agreement.digest.hex()}
+        self._hops_folder, self._opened_loss = folder, opened_loss
+        self._hops: BroadcastStore | None = None
         self._spool: Spool | None = None
         self._session: Session | None = None
         self._recorder = WireRecorder(agreement, folder, COORDINATOR)
@@ -73,7 +80,9 @@ class CoordinatorHost:
             with disk(self._terms_path, "read"):
                 data = self._terms_path.read_bytes()
             terms = Terms.from_json(open_file(key, data, TERMS_ROLE, self._terms_path), agreement)
-        self.machine = Coordinator(settings, agreement, identity, roster, self._train, terms, self._open_spool)
+        self.machine = Coordinator(
+            settings, agreement, identity, roster, self._train, terms, self._open_spool, self._open_hops
+        )
 
     def _train(self, session: Session) -> Training:
         self._session = session
@@ -82,6 +91,17 @@ class CoordinatorHost:
     def _open_spool(self, session: Session) -> list[tuple[int, int, int]]:
         self._spool = Spool(self._spool_folder, session.sharing_id)
         return self._spool.stored()
+
+    def _open_hops(self, run: bytes) -> list[StoreBroadcast]:
+        """What the hops of a hidden run have published, as far as the disk keeps it."""
+        self._hops = BroadcastStore(self._hops_folder, run, self._key)
+        found = [hop for hops in self._hops.rounds().values() for hop in hops]
+        return [StoreBroadcast(run, hop.round_number, hop.hop, hop.published, hop.note) for hop in found]
+
+    def close(self) -> None:
+        """Close the files of the run."""
+        if self._hops is not None:
+            self._hops.close()
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -147,6 +167,10 @@ class CoordinatorHost:
                     write_atomic(self._terms_path, sealed, private=True)
                 case Record():
                     self._watch(action.record, action.answers)
+                case StoreBroadcast():
+                    self._store_hop(action)
+                case RecordLoss():
+                    self._opened_loss(action.round_number, action.loss)
                 case StoreSlice():
                     left.extend(self._store(action, on_network))
                 case DropSlice():
@@ -159,6 +183,12 @@ class CoordinatorHost:
                 case _:
                     raise RuntimeError(f"{action} is not the coordinator's")
         return on_network
+
+    def _store_hop(self, action: StoreBroadcast) -> None:
+        """Put a hop on the disk before it is published. If the disk will not have it, the coordinator ends."""
+        if self._hops is None:
+            raise RuntimeError("the run has not begun")
+        self._hops.put(Broadcast(action.round_number, action.hop, action.published, action.note))
 
     def _store(self, action: StoreSlice, on_network: list[OnNetwork]) -> list[Action]:
         """Keep a slice. If the disk will not have it, its dealer is sent away and may come back with it."""

@@ -22,13 +22,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from torch import Tensor
 
 from dresfl.errors import CheckpointError, StoreError
 from dresfl.files import disk, sync_folder, write_atomic
-from dresfl.protocol import Training
+from dresfl.protocol import Session
 
 from .at_rest import BrokenSeal, StorageKey, open_file
 from .tensors import decode_tensors, encode_tensors, octets
@@ -38,6 +38,20 @@ _log = logging.getLogger(__name__)
 FORMAT = "dresfl checkpoint 3"
 NEWEST, EARLIER = "checkpoint.safetensors", "checkpoint-before.safetensors"
 _ROLE = "checkpoint"
+
+
+class Course(Protocol):
+    """What a checkpoint keeps of a run: a `Training` of the open mode, or how far a hidden run is."""
+
+    @property
+    def session(self) -> Session:
+        """Whose identity a checkpoint carries."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs, between rounds; `round` among it."""
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state()`. CheckpointError if it does not fit."""
 
 
 @final
@@ -67,16 +81,16 @@ class _Damaged(CheckpointError):
     """A checkpoint whose bytes are not those that were written."""
 
 
-def write_checkpoint(folder: RunFolder, training: Training, progress: Mapping[str, object], metrics: str) -> None:
-    """Put a training's state on the disk; the checkpoint of before stays beside it."""
+def write_checkpoint(folder: RunFolder, course: Course, progress: Mapping[str, object], metrics: str) -> None:
+    """Put a run's state on the disk; the checkpoint of before stays beside it."""
     described = {
         "format": FORMAT,
-        "session": training.session.session_id.hex(),
+        "session": course.session.session_id.hex(),
         "settings": dict(folder.settings),
         "progress": dict(progress),
         "metrics": metrics,
     }
-    tensors = training.state()
+    tensors = course.state()
     described["sha256"] = content_digest(tensors, described)
     parts = encode_tensors(tensors, described)
     if folder.key is not None:
@@ -84,8 +98,8 @@ def write_checkpoint(folder: RunFolder, training: Training, progress: Mapping[st
     write_atomic(folder.path / NEWEST, *parts, private=folder.private, keep=folder.path / EARLIER)
 
 
-def read_checkpoint(folder: RunFolder, training: Training) -> Checkpoint | None:
-    """The folder's checkpoint, which must be of this training; None if there is none.
+def read_checkpoint(folder: RunFolder, course: Course) -> Checkpoint | None:
+    """The folder's checkpoint, which must be of this run; None if there is none.
 
     If the newest is damaged or gone, it is the one before, if the folder says so: it takes the place of the newest.
     """
@@ -93,10 +107,10 @@ def read_checkpoint(folder: RunFolder, training: Training) -> Checkpoint | None:
     if not newest.exists() and not earlier.exists():
         return None
     try:
-        return _read(newest, folder, training)
+        return _read(newest, folder, course)
     except _Damaged as damage:
         try:
-            found = _read(earlier, folder, training)
+            found = _read(earlier, folder, course)
         except CheckpointError as other:
             raise CheckpointError(
                 f"{damage}, and there is no earlier one to go on from ({other})",
@@ -147,11 +161,11 @@ def read_content(path: Path, key: StorageKey | None) -> tuple[dict[str, Tensor],
     return tensors, meta
 
 
-def _read(path: Path, folder: RunFolder, training: Training) -> Checkpoint:
+def _read(path: Path, folder: RunFolder, course: Course) -> Checkpoint:
     tensors, meta = read_content(path, folder.key)
-    if meta["session"] != training.session.session_id.hex():
+    if meta["session"] != course.session.session_id.hex():
         raise CheckpointError(
-            f"{path} is of another run: of session {meta['session']}, not {training.session.session_id.hex()}",
+            f"{path} is of another run: of session {meta['session']}, not {course.session.session_id.hex()}",
             "bring back the run's own files, or start over in another folder",
         )
     check_settings(path, meta["settings"], folder.settings)

@@ -34,6 +34,7 @@ from dresfl.model import weights_sha256
 from dresfl.protocol import Answer, RoundRecord, Training
 
 from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_checkpoint
+from .hidden_course import HiddenCourse
 from .model_file import StoredModel, write_model
 
 RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "config.toml")
@@ -71,6 +72,9 @@ class Progress:
         self.peak_bits = max(self.peak_bits, record.peak_bits)
 
 
+Watcher = Callable[[Progress, RoundRecord, int], None]  # after every round: how the run stands, the round, its answers
+
+
 @final
 @dataclass(frozen=True)
 class Measurement:
@@ -85,9 +89,10 @@ class Measurement:
     skipped_rounds: int
     alarms: int
     mean_survivors: float
-    gradient_norm: float
+    gradient_norm: float | None  # None: nobody knows it, in the hidden mode
     peak_bits: float
     seconds: float
+    validation_loss: float | None = None  # of the hidden mode: the last one that was opened
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as plain values."""
@@ -125,6 +130,10 @@ class Summary:
     needed_bits: float
     peak_bits: float
     versions: dict[str, str]
+    mode: str = "open"
+    validation_losses: dict[str, float] = dataclasses.field(default_factory=dict)  # hidden mode: by rounds done
+    totals: dict[str, Any] | None = None  # hidden mode: what clients counted on their own rows, summed at the end
+    stopped_after: int | None = None  # hidden mode: rounds, if the stopping rule ended the run before the last one
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain values, as summary.json has them."""
@@ -171,6 +180,54 @@ def summarise(
     )
 
 
+def summarise_hidden(
+    course: HiddenCourse,
+    progress: Progress,
+    *,
+    name: str,
+    engine: str,
+    reliable_clients: int | None = None,
+    test_rows: int | None = None,
+    totals: dict[str, Any] | None = None,
+) -> Summary:
+    """The summary of a hidden run that has ended. Engine `direct` shares and uploads nothing.
+
+    totals: what the clients counted on their own rows, summed.
+    """
+    session, plan, coded = course.session, course.session.hidden_plan, engine != "direct"
+    residues = session.field
+    coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
+    share = session.row_width * len(residues.moduli) * residues.residue_bytes
+    return Summary(
+        name=name,
+        engine=engine,
+        test_accuracy=progress.accuracy,
+        rounds=course.rounds,
+        skipped_rounds=progress.skipped,
+        alarms=progress.alarms,
+        liars={str(client): count for client, count in course.lies.items()},
+        mean_survivors=progress.mean_survivors,
+        recovery_threshold=session.recovery_threshold,
+        answers_needed=session.answers_needed,
+        reliable_clients=reliable_clients,
+        train_rows=sum(session.client_rows[client] for client in session.included),
+        test_rows=test_rows,
+        weights_sha256="" if course.weights is None else weights_sha256(course.weights),
+        seconds=progress.seconds,
+        seconds_per_round=progress.seconds / max(1, course.round_number),
+        bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
+        bytes_uploaded=progress.answers * plan.upload_bytes if coded else 0,
+        modulus_bits=residues.modulus.bit_length(),
+        needed_bits=float(plan.most_bits),
+        peak_bits=progress.peak_bits,
+        versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        mode="hidden",
+        validation_losses={str(done): loss for done, loss in sorted(course.losses.items())},
+        totals=totals,
+        stopped_after=course.round_number if course.round_number < course.rounds else None,
+    )
+
+
 _log = logging.getLogger(__name__)
 
 Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test set that they classify right
@@ -185,7 +242,12 @@ class RunRecorder:
     """
 
     def __init__(
-        self, training: Training, *, accuracy: Accuracy | None, evaluate_every: int, folder: RunFolder | None
+        self,
+        training: Training | HiddenCourse,
+        *,
+        accuracy: Accuracy | None,
+        evaluate_every: int,
+        folder: RunFolder | None,
     ) -> None:
         self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
         self.progress, known = restore(training, folder) if folder else (Progress(), "")
@@ -207,13 +269,22 @@ class RunRecorder:
             self._metrics.write({"round": record.round_number, "alarm": record.reason})
         if record.liars and self._metrics is not None:
             self._metrics.write({"round": record.round_number, "liars": list(record.liars)})
+        if isinstance(self._training, HiddenCourse):
+            self._training.count(record)
+
+    def count_loss(self, done: int, loss: float) -> None:
+        """A hidden run opened a validation loss after so many rounds: it is written down, once."""
+        if isinstance(self._training, HiddenCourse) and done not in self._training.losses:
+            self._training.losses[done] = loss
+            if self._metrics is not None:
+                self._metrics.write({"round": done, "validation_loss": loss})
 
     def measure(self, record: RoundRecord) -> Measurement | None:
         """After a round: evaluate and write a line, if it is time."""
         if self._training.round_number % self._every and not self._training.done:
             return None
-        progress = self.progress
-        if self._accuracy is not None:
+        progress, hidden = self.progress, isinstance(self._training, HiddenCourse)
+        if self._accuracy is not None and self._training.weights is not None:
             progress.accuracy = self._accuracy(self._training.weights)
         progress.seconds = time.monotonic() - self._started
         measured = Measurement(
@@ -222,9 +293,10 @@ class RunRecorder:
             skipped_rounds=progress.skipped,
             alarms=progress.alarms,
             mean_survivors=progress.mean_survivors,
-            gradient_norm=record.gradient_norm,
+            gradient_norm=None if hidden else record.gradient_norm,
             peak_bits=progress.peak_bits,
             seconds=progress.seconds,
+            validation_loss=_last_loss(self._training),
         )
         self.history.append(measured)
         if self._metrics is not None:
@@ -239,12 +311,19 @@ class RunRecorder:
         self.progress.metrics_bytes, digest = self._metrics.sync()
         write_checkpoint(self._folder, self._training, dataclasses.asdict(self.progress), digest)
 
-    def finish(self, summary: Summary, model: StoredModel) -> None:
-        """Write the model, then the summary."""
+    def finish(self, summary: Summary, model: StoredModel | None) -> None:
+        """Write the model, then the summary. model: None if the run opened none, or none for this participant."""
         if self._folder is not None:
             private = self._folder.private
-            write_model(self._folder.path / "model.safetensors", model, private=private)
+            if model is not None:
+                write_model(self._folder.path / "model.safetensors", model, private=private)
             write_summary(self._folder.path, summary.to_dict(), private=private)
+
+
+def _last_loss(training: Training | HiddenCourse) -> float | None:
+    if not isinstance(training, HiddenCourse) or not training.losses:
+        return None
+    return training.losses[max(training.losses)]
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -279,7 +358,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"cannot read {folder / 'metrics.jsonl'}: {error}") from error
 
 
-def restore(training: Training, folder: RunFolder) -> tuple[Progress, str]:
+def restore(training: Training | HiddenCourse, folder: RunFolder) -> tuple[Progress, str]:
     """Set a training to where its folder's checkpoint left it, if there is one.
 
     How the run stands, and the SHA-256 of the metrics that the checkpoint knows of.

@@ -5,6 +5,9 @@
 A size of zero: that dealer's values have not come. The file is small and is replaced as a whole, so a crash leaves the
 old one or the new one. It may be sealed (at_rest.py). If it is damaged or missing, everybody is asked for its last
 slice again.
+
+Mask seeds of the hidden mode are erased when no further run may begin: zeros stand for them, and the file counts as it
+is. What a dealer sends again is then neither compared nor kept.
 """
 
 import hashlib
@@ -14,8 +17,8 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import MessageError, StoreError
-from dresfl.files import read_private, write_atomic
-from dresfl.protocol import Session, set_up_bytes
+from dresfl.files import read_private, replace_erasing
+from dresfl.protocol import Session, check_bytes, set_up_bytes
 
 from .at_rest import StorageKey, open_file, seal_file
 
@@ -38,7 +41,8 @@ class SetUpFile:
         count = session.num_clients
         self._head = _HEAD + session.sharing_digest + _NUMBERS.pack(index, count)
         self._sizes = [set_up_bytes(session, dealer) for dealer in range(count)]
-        self._changed = False
+        self._check_bytes = check_bytes(session)  # of a dealer's values, the last ones; seeds are before them
+        self._changed = self._erased = False
         self.damage: list[str] = []
         self._values: list[bytes] = self._read() or [b""] * count
 
@@ -73,6 +77,8 @@ class SetUpFile:
     def put(self, dealer: int, data: bytes) -> None:
         """Keep a dealer's values. Durable after the next `flush`."""
         held = self._values[dealer]
+        if held and self._erased:
+            return
         if held and held != data:
             raise MessageError(
                 f"dealer {dealer} sent other set-up values than before",
@@ -84,11 +90,26 @@ class SetUpFile:
     def get(self, dealer: int) -> bytes | None:
         return self._values[dealer] or None
 
+    def erase_seeds(self) -> None:
+        """Put zeros in the place of all seeds, for good, and over the file that had them.
+
+        Values that are not here count as held from now on: nobody can deal their seeds again, and nobody is asked.
+        """
+        self._erased = True
+        kept = zip(self._values, self._sizes, strict=True)
+        values = [
+            bytes(size - self._check_bytes) + (value or bytes(size))[-self._check_bytes :] for value, size in kept
+        ]
+        if values != self._values or self._changed:
+            self._values, self._changed = values, False
+            replace_erasing(self._path, self._content())
+
     def flush(self) -> None:
-        if not self._changed:
-            return
+        if self._changed:
+            replace_erasing(self._path, self._content())  # the file before it has seeds, too
+            self._changed = False
+
+    def _content(self) -> bytes:
         parts = [part for value in self._values for part in (_SIZE.pack(len(value)), value)]
         body = b"".join((self._head, *parts))
-        sealed = seal_file(self._key, body + hashlib.sha256(body).digest(), _ROLE)
-        write_atomic(self._path, sealed, private=True, error=StoreError)
-        self._changed = False
+        return seal_file(self._key, body + hashlib.sha256(body).digest(), _ROLE)

@@ -346,6 +346,10 @@ class DiskTable(ShareTable):
     def put_set_up(self, dealer: int, data: bytes) -> None:
         self._set_up.put(dealer, data)
 
+    def erase_seeds(self) -> None:
+        """Erase the mask seeds that were dealt here, for good."""
+        self._set_up.erase_seeds()
+
     def set_up(self, dealer: int) -> bytes | None:
         return self._set_up.get(dealer)
 
@@ -353,6 +357,15 @@ class DiskTable(ShareTable):
     def complete(self) -> bool:
         """Whether nothing is missing."""
         return not self._num_lacking
+
+    @property
+    def is_known(self) -> bool:
+        """Whether of every slice at least the digest is here, so that nothing else can be dealt in its place.
+
+        Likewise all set-up values.
+        """
+        dealers = range(self._session.num_clients)
+        return bool(self._digests.any(1).all()) and all(self.set_up(dealer) is not None for dealer in dealers)
 
     def flush(self) -> None:
         """Put everything kept so far on the disk for good. Acknowledge a slice to the relay only after this."""

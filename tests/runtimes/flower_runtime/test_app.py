@@ -39,13 +39,13 @@ def test_nobody_is_called(tmp_path: Path) -> None:
 @pytest.mark.skipif(installed, reason="flwr is installed")
 def test_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="flwr is not installed") as caught:
-        federate_flower(Trial(), tmp_path / "trial")
+        federate_flower(Trial(mode="open"), tmp_path / "trial")
     assert "dresfl[flower]" in caught.value.hint
 
 
 def test_simulated_clients_are_not_killed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be killed"):
-        federate_simulation(Trial(kill=1), tmp_path / "trial")
+        federate_simulation(Trial(kill=1, mode="open"), tmp_path / "trial")
 
 
 @pytest.mark.skipif(not installed, reason="flwr is not installed: `make flower` runs this")

@@ -21,7 +21,7 @@ def expected(trial: Trial, folder: Path) -> str:
 
 
 def test_simulation(tmp_path: Path) -> None:
-    trial = Trial(clients=6, settings=(SMALL, "rounds=8"), limit=300)
+    trial = Trial(clients=6, settings=(SMALL, "rounds=8"), limit=300, mode="open")
     result = federate_simulation(trial, tmp_path / "trial")
     assert result["weights_sha256"] == expected(trial, tmp_path / "train")
     assert result["clients_agree"]
@@ -30,7 +30,7 @@ def test_simulation(tmp_path: Path) -> None:
 
 def test_three_of_nine_killed_and_one_restarted(tmp_path: Path) -> None:
     """TLS, node authentication, workers."""
-    trial = Trial(clients=9, kill=3, settings=(SMALL, "rounds=20"), limit=900)
+    trial = Trial(clients=9, kill=3, settings=(SMALL, "rounds=20"), limit=900, mode="open")
     result = federate_flower(trial, tmp_path / "trial")
     assert result["weights_sha256"] == expected(trial, tmp_path / "train")
     assert (result["killed"], result["restarted"], result["skipped_rounds"]) == (3, 1, 0)
@@ -40,6 +40,6 @@ def test_three_of_nine_killed_and_one_restarted(tmp_path: Path) -> None:
 
 def test_without_workers(tmp_path: Path) -> None:
     """Stock Flower: every message starts a process that imports everything."""
-    trial = Trial(clients=5, settings=(SMALL, "rounds=2"), limit=600)
+    trial = Trial(clients=5, settings=(SMALL, "rounds=2"), limit=600, mode="open")
     result = federate_flower(trial, tmp_path / "trial", workers=False)
     assert result["weights_sha256"] == expected(trial, tmp_path / "train")

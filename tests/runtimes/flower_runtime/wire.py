@@ -41,10 +41,12 @@ class Wire:
     consortium: Consortium
     fault: Fault = lambda node, kinds, reply: reply
     away: set[int] = field(default_factory=set)
+    lasting: bool = False  # whether clients stay in memory from one bundle to the next, as a worker does
     sent: list[tuple[int, Kinds]] = field(default_factory=list)  # to which node, which messages; none: connect
     seen: list[bytes] = field(default_factory=list)  # everything that went over the wire
 
     def __post_init__(self) -> None:
+        self._clients: dict[int, FlowerClient] = {}
         self.client_of_node = {100 + i: i for i in range(self.consortium.clients)}
         self._inboxes: dict[int, queue.SimpleQueue[tuple[str, bytes]]] = {}
         self._replies: dict[str, bytes | Failure] = {}
@@ -58,7 +60,10 @@ class Wire:
     def _serve(self, node: int, inbox: "queue.SimpleQueue[tuple[str, bytes]]") -> None:
         while True:
             number, data = inbox.get()
-            reply = client_of(self.consortium, self.client_of_node[node]).handle(data)
+            index = self.client_of_node[node]
+            client = self._clients.get(index) if self.lasting else None
+            client = self._clients[index] = client or client_of(self.consortium, index)
+            reply = client.handle(data)
             self.seen += [data, reply]
             passed = self.fault(node, self.kinds(data), reply)
             if passed is not None:
@@ -102,7 +107,7 @@ class Run:
     def log(self, event: str, **fields: object) -> None:
         self.events.append((event, fields))
 
-    def play(self, wire: Wire) -> Training:
+    def play(self, wire: Wire) -> Training | None:
         folder = self.consortium.folder / "run"
         folder.mkdir(exist_ok=True)
         identity, roster = self.consortium.coordinator, self.consortium.roster
@@ -113,7 +118,6 @@ class Run:
             self.host, identity, roster, self.log, self.settings.timing.deadline, self.pause
         )
         self.coordinator.run(Post(wire, 60.0))
-        assert self.host.machine.training is not None
         return self.host.machine.training
 
     def of(self, event: str) -> list[dict]:

@@ -134,7 +134,8 @@ class Network:
 
     def _watch(self, record: Any, answers: int) -> None:
         self.records.append(record)
-        self.saved = self.machine.training.state()
+        training = self.machine.training
+        self.saved = None if training is None else training.state()
         if record.round_number in self.pauses:
             self.pauses.pop(record.round_number).hold()
 
@@ -143,7 +144,7 @@ class Network:
         self.pauses[number] = Pause()
         return self.pauses[number]
 
-    async def start_coordinator(self) -> asyncio.Task[Training]:
+    async def start_coordinator(self) -> asyncio.Task[torch.Tensor]:
         """A coordinator, listening when this returns; on the port of the one before, if there was one."""
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         consortium, log = self.consortium, self.coordinator_events.log
@@ -170,10 +171,11 @@ class Network:
         self.port = listening.result()
         return task
 
-    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> Training:
+    async def _serve(self, host: CoordinatorHost, coordinator: GrpcCoordinator, listening: Any) -> torch.Tensor:
         await coordinator.run(listening.set_result)
-        assert host.machine.training is not None
-        return host.machine.training
+        weights = host.machine.model if host.machine.training is None else host.machine.training.weights
+        assert weights is not None
+        return weights
 
     def connect_settings(self) -> ConnectSettings:
         return ConnectSettings(f"127.0.0.1:{self.port}", self.keepalive, first_delay=0.05, longest_delay=0.2)
@@ -188,7 +190,7 @@ class Network:
         credentials = changes.pop("credentials", None) or consortium.credentials(identity)
         agreement = changes.pop("agreement", consortium.agreement)
         folder = changes.pop("folder", consortium.folder / f"client-{index}")
-        with ShareStore.open(folder, data_digest(*rows)) as store:
+        with ShareStore.open(folder, data_digest(*rows), allowance=consortium.allowance) as store:
             keep = changes.pop("keep", lambda task: None)
             workplace = Workplace(
                 agreement, credentials.identity, credentials.roster, store, lambda: rows, keep_model=keep
@@ -196,11 +198,10 @@ class Network:
             log = self.client_events[index].log
             return await GrpcClient(self.connect_settings(), agreement, credentials, workplace, log, folder).run()
 
-    async def finish(self, coordinator: asyncio.Task[Training], clients: dict[int, asyncio.Task[Task]]) -> str:
+    async def finish(self, coordinator: asyncio.Task[torch.Tensor], clients: dict[int, asyncio.Task[Task]]) -> str:
         """Wait for the end of a run; the digest of its weights, which all these clients have."""
         finals = await within("the clients' end", asyncio.gather(*clients.values()), report=self.report)
-        server = await within("the coordinator's end", coordinator, report=self.report)
-        weights = weights_sha256(server.weights)
+        weights = weights_sha256(await within("the coordinator's end", coordinator, report=self.report))
         assert {weights_sha256(task.weights) for task in finals} <= {weights}
         return weights
 

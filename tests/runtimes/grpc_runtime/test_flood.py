@@ -127,7 +127,7 @@ def test_two_thousand_connections_at_1024_descriptors(
     tmp_path: Path, preset: str, dresfl: Run, again_after: float
 ) -> None:
     """They are there before the first client comes, and until the end."""
-    trial = Trial(preset, clients=6)
+    trial = Trial(preset, clients=6, mode="open")
     coordinator, clients = write_trial(trial, tmp_path / "trial")
     digest = Roster.load(tmp_path / "trial" / "roster.json").digest
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)

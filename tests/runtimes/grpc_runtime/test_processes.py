@@ -46,7 +46,9 @@ def preset(tmp_path: Path) -> str:
 
 @pytest.mark.timeout(500)
 def test_killed_clients_and_a_killed_coordinator(tmp_path: Path, preset: str, dresfl: Run) -> None:
-    result = federate(Trial(preset, clients=6, kill=2, kill_coordinator=True, limit=400), tmp_path / "trial")
+    result = federate(
+        Trial(preset, clients=6, kill=2, kill_coordinator=True, limit=400, mode="open"), tmp_path / "trial"
+    )
     settings = ["federation.num_clients=6", 'dropout.model="none"']
     undisturbed = train(load_config(preset, settings), out=tmp_path / "undisturbed")
     assert result["weights_sha256"] == undisturbed["weights_sha256"]
@@ -89,7 +91,7 @@ def wait_for(process: Process, event: str) -> dict[str, object]:
 
 
 def test_a_refused_handshake_is_a_line_in_the_log(tmp_path: Path, preset: str) -> None:
-    coordinator, _ = write_trial(Trial(preset, clients=6), tmp_path / "trial")
+    coordinator, _ = write_trial(Trial(preset, clients=6, mode="open"), tmp_path / "trial")
     coordinator.start()
     try:
         port = int(str(wait_for(coordinator, "listening")["port"]))
@@ -106,7 +108,7 @@ def test_a_refused_handshake_is_a_line_in_the_log(tmp_path: Path, preset: str) -
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_signals_end_both_sides_cleanly(tmp_path: Path, preset: str, numbers: tuple[signal.Signals, ...]) -> None:
     """Without a traceback; the coordinator can have its port again at once."""
-    trial = Trial(preset, clients=6)
+    trial = Trial(preset, clients=6, mode="open")
     coordinator, clients = write_trial(trial, tmp_path / "trial")
     digest = Roster.load(tmp_path / "trial" / "roster.json").digest
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)
@@ -134,16 +136,16 @@ def test_signals_end_both_sides_cleanly(tmp_path: Path, preset: str, numbers: tu
 
 def test_a_trial_needs_an_empty_folder(tmp_path: Path, preset: str) -> None:
     with pytest.raises(UsageError, match="not empty"):
-        federate(Trial(preset, clients=6), tmp_path)
+        federate(Trial(preset, clients=6, mode="open"), tmp_path)
     with pytest.raises(UsageError, match="cannot be killed"):
-        federate(Trial(preset, clients=6, kill=7), tmp_path / "trial")
+        federate(Trial(preset, clients=6, kill=7, mode="open"), tmp_path / "trial")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stderr", ["full", "closed"])
 def test_a_run_whose_log_nobody_reads(tmp_path: Path, preset: str, stderr: str) -> None:
     """The coordinator's stderr is a pipe without room for a single line, or without a reader: the run ends as ever."""
-    trial = Trial(preset, clients=6)
+    trial = Trial(preset, clients=6, mode="open")
     _, clients = write_trial(trial, tmp_path / "trial")
     digest = Roster.load(tmp_path / "trial" / "roster.json").digest
     keys = Keys("keys", "keys/certificate.pem", "../ca/ca.cert.pem", "../roster.json", digest)

@@ -35,7 +35,7 @@ class Processes:
 
     def __init__(self, folder: Path, preset: str, schedule: Schedule) -> None:
         self.folder, self.schedule = folder, schedule
-        self.trial = Trial(preset, clients=CLIENTS, settings=SETTINGS)
+        self.trial = Trial(preset, clients=CLIENTS, settings=SETTINGS, mode="open")
         self.coordinator, self.clients = write_trial(self.trial, folder)
         self.proxies: list[Proxy] = []
         self.busy: set[Process] = set()  # killed, and not started again yet

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from consortium import Consortium
+from dresfl.federation import RoundTiming
 from dresfl.model import weights_sha256
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.grpc_runtime import Credentials
 from reference.second_client import SecondClient
 
@@ -39,10 +41,43 @@ def test_a_client_from_the_page_alone(tmp_path: Path, shards: int, clients: int)
             await asyncio.gather(*sites.values())
             server = await coordinator
         assert network.coordinator_events.of("refused") == []
-        assert weights_sha256(server.weights) == consortium.expected()
-        assert server.weights.tolist() == final
+        assert weights_sha256(server) == consortium.expected()
+        assert server.tolist() == final
         return final
 
     asyncio.run(run())
     assert second.index == place
     assert second.answered == consortium.rounds
+
+
+@pytest.mark.parametrize(("shards", "clients", "check"), [(1, 5, "A"), (1, 5, "C"), (2, 7, "A")])
+def test_a_client_from_the_page_alone_in_the_hidden_mode(tmp_path: Path, shards: int, clients: int, check: str) -> None:
+    settings = HiddenSettings(schedule="S2", check=check, trusted_dealers=True)  # type: ignore[arg-type]
+    consortium = Consortium(tmp_path, clients=clients, rounds=2, hidden=settings)
+    consortium.agreement = replace(consortium.agreement, num_shards=shards)
+    consortium.roster.save(tmp_path / "roster.json")
+    place = 2
+    consortium.clients_keys[place].save(tmp_path / "keys")
+    own: Credentials = consortium.credentials(consortium.clients_keys[place])
+    rows = torch.cat(consortium.rows[place], 1).tolist()
+    second = SecondClient(
+        tmp_path / "roster.json", tmp_path / "keys" / "identity.json", consortium.agreement.encode().decode(), rows
+    )
+
+    async def run() -> list[int]:
+        network = Network(consortium, RoundTiming(deadline=1.0))  # a sum at the end waits so long for this client
+        coordinator = await network.start_coordinator()
+        sites = network.start_clients(but=(place,))
+        credentials = grpc.ssl_channel_credentials(own.authority, own.identity.tls_key_pem(), own.certificate)
+        async with asyncio.timeout(120):
+            final = await second.run(f"127.0.0.1:{network.port}", credentials)
+            await asyncio.gather(*sites.values())
+            await asyncio.wait({coordinator})
+        assert network.coordinator_events.of("liar") == []
+        assert network.coordinator_events.of("refused") == []
+        assert network.machine.model is not None
+        assert network.machine.model.tolist() == final
+        return final
+
+    asyncio.run(run())
+    assert second.answered > 0

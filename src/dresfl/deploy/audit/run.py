@@ -13,18 +13,22 @@ from dresfl.deploy.run_record import FORMAT as RUN_FORMAT
 from dresfl.deploy.settings import CoordinatorConfig, load_agreement, load_settings
 from dresfl.deploy.toml import load_table
 from dresfl.errors import CheckpointError, DresError, InfeasiblePlan
-from dresfl.federation import Agreement, Terms, make_session
+from dresfl.federation import Agreement, Terms
 from dresfl.federation.agreement import ACCEPTED
 from dresfl.federation.agreement import FORMAT as AGREEMENT_FORMAT
 from dresfl.federation.terms import FORMAT as TERMS_FORMAT
 from dresfl.files import read_record
-from dresfl.masking import zero_sum_family
 from dresfl.model import layer_from_dict, weights_sha256
+from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.protocol.protection import SIMULATION_SEES, could_see
 from dresfl.runtimes.coordinator_host import TERMS_ROLE
 from dresfl.sealing import Roster
 from dresfl.storage.at_rest import StorageKey, mark_of, open_file
+from dresfl.storage.broadcasts import FOLDER as HOPS
+from dresfl.storage.broadcasts import FORMAT as HOPS_FORMAT
+from dresfl.storage.broadcasts import read_round, round_files
 from dresfl.storage.checkpoint import EARLIER, NEWEST, read_content
 from dresfl.storage.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from dresfl.storage.model_file import FORMAT as MODEL_FORMAT
@@ -34,6 +38,7 @@ from .report import Audit
 
 _T = TypeVar("_T")
 _NO_ROUND = "stopped or under way; no round can be seen on the disk"
+_SEALED_HOP = len(HOPS_FORMAT) + 1 + 32 + 4  # where the first hop of a file begins
 _MOST_NAMED = 20  # alarms that are quoted
 # what reading a damaged file may end in, if its reader has no error of its own for it
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, OSError)
@@ -86,6 +91,7 @@ def audit_run(folder: Path, config: Path | None) -> Audit:
     session = _terms(audit, folder / "terms.json", agreement, key)
     progress = _checkpoints(audit, folder, key, session)
     _results(audit, folder, progress)
+    _hops(audit, folder / HOPS, key)
     _spool(audit, folder / "spool")
     _log(audit, folder / "log.jsonl")
     audit.note_modes([folder, *(path for path in folder.rglob("*") if not path.is_symlink())])
@@ -102,7 +108,14 @@ def read_agreement(path: Path) -> Agreement:
     if values.pop("format") != AGREEMENT_FORMAT:
         raise CheckpointError(f"{path} is of another format than {AGREEMENT_FORMAT!r}", "use the dresfl that made it")
     layers = tuple(layer_from_dict(layer) for layer in values.pop("layers"))
-    agreement = Agreement(layers, tuple(values.pop("input_shape")), **values)
+    hidden, optimizer = values.pop("hidden"), values.pop("optimizer")
+    agreement = Agreement(
+        layers,
+        tuple(values.pop("input_shape")),
+        **values,
+        hidden=None if hidden is None else HiddenSettings(**hidden),
+        optimizer=None if optimizer is None else Optimizer(**optimizer),
+    )
     if agreement.encode() != data:
         raise CheckpointError(f"{path} is damaged", "restore it, or start the coordinator: it writes it again")
     return agreement
@@ -121,10 +134,12 @@ def _compared(audit: Audit, found: Agreement | None, own: CoordinatorConfig) -> 
 
 def describe(audit: Audit, agreement: Agreement) -> None:
     """What an agreement says: mode, consent, parameters, who could see what, and the certificate of its masks."""
-    session = make_session(agreement, (1,) * agreement.num_clients, b"", b"")
-    audit.mode, audit.consent = agreement.mode, agreement.rows_can_be_computed == ACCEPTED
-    if not audit.consent:
-        audit.look_at.append("agreement: nobody has accepted that rows can be computed in the open mode")
+    session = agreement.sample_session()
+    audit.mode = agreement.mode
+    if agreement.hidden is None:
+        audit.consent = agreement.rows_can_be_computed == ACCEPTED
+        if not audit.consent:
+            audit.look_at.append("agreement: nobody has accepted that rows can be computed in the open mode")
     audit.parameters = {
         "num_clients": session.num_clients,
         "num_shards": session.num_shards,
@@ -135,7 +150,15 @@ def describe(audit: Audit, agreement: Agreement) -> None:
         "rounds": agreement.rounds,
         "batch_size": session.batch_size,
     }
-    audit.could_see = could_see(agreement.max_colluders)
+    if agreement.hidden is not None:
+        audit.parameters |= {name: getattr(agreement.hidden, name) for name in ("runs", "trials")}
+        audit.certificates |= {
+            "check": agreement.hidden.check,
+            "clients": "said to be honest" if agreement.hidden.honest_clients else "may lie",
+            "dealers' rows": "trusted" if agreement.hidden.trusted_dealers else "proved to be in range",
+            "security bits": round(session.hidden_plan.security_bits, 1),
+        }
+    audit.could_see = could_see(agreement.max_colluders, agreement.hidden)
     if agreement.record:
         audit.could_see["whoever reads a recording"] = "everything that its participant was sent (record = true)"
     audit.certificates["mask family"] = _mask_certificate(audit, session)
@@ -143,15 +166,14 @@ def describe(audit: Audit, agreement: Agreement) -> None:
 
 def _mask_certificate(audit: Audit, session: Session) -> dict[str, int] | str:
     """Make the family of masks again and check its ranks, for every coalition and every prime."""
-    sizes = session.num_clients, session.num_shards, session.max_colluders, session.recovery_threshold
     try:
-        family = zero_sum_family(session.field.moduli, *sizes)
+        sets = session.seed_sets.sets
     except InfeasiblePlan as error:
         audit.look_at.append(f"masks: {error}")
         return f"none: {error}"
     coalition = min(session.max_colluders, session.recovery_threshold - 2)
     return {
-        "sets": len(family.sets),
+        "sets": len(sets),
         "coalitions": math.comb(session.num_clients, max(0, coalition)),
         "primes": len(session.field.moduli),
     }
@@ -172,7 +194,9 @@ def _terms(audit: Audit, path: Path, agreement: Agreement | None, key: StorageKe
 
     def read(path: Path) -> tuple[Session, object]:
         data = open_file(key, path.read_bytes(), TERMS_ROLE, path)
-        return Terms.from_json(data, agreement).session(agreement), json.loads(data).get("verdict")
+        terms = Terms.from_json(data, agreement)
+        session = terms.session(agreement)
+        return session, json.loads(data).get("verdict")
 
     found = look(audit, path, read, TERMS_FORMAT)
     if found is None:
@@ -213,7 +237,7 @@ def _checkpoints(audit: Audit, folder: Path, key: StorageKey | None, session: Se
                 **meta["progress"],
                 "metrics": meta["metrics"],
                 "liars": {str(client): count for client, count in enumerate(lies) if count},
-                "weights_sha256": weights_sha256(tensors["weights"]),
+                "weights_sha256": weights_sha256(tensors["weights"]) if "weights" in tensors else "",
             }
     return newest
 
@@ -271,7 +295,8 @@ def _agree(audit: Audit, summary: dict[str, Any], model: StoredModel | None, pro
         found["the checkpoint"] = progress["weights_sha256"]
     if len({digest for digest in found.values() if digest}) > 1:
         audit.look_at.append(f"{', '.join(found)} are of different weights")
-    if summary and model is None and not (audit.folder / "model.safetensors").exists():
+    opened = bool(summary.get("weights_sha256"))  # a trial of the hidden mode, or one for clients alone, shows no model
+    if opened and model is None and not (audit.folder / "model.safetensors").exists():
         audit.look_at.append("model.safetensors: is missing, though the run is complete")
 
 
@@ -282,6 +307,27 @@ def _metrics(path: Path, progress: dict[str, Any] | None) -> list[dict[str, Any]
         raise CheckpointError(f"{path} is damaged: its first {known} bytes are not those that the checkpoint knows")
     whole = data[: data.rfind(b"\n") + 1]  # a line may be cut short by a crash: the run writes it again
     return [dict(json.loads(line)) for line in whole.splitlines()]
+
+
+def _hops(audit: Audit, folder: Path, key: StorageKey | None) -> None:
+    """What was published in a hidden run, as far as it is kept."""
+    if not folder.is_dir():
+        return
+    last, cut = None, False
+    for path in round_files(folder):
+        if cut:
+            audit.look_at.append(f"{path.name}: a hop before it was cut short")
+        if key is None and (mark := mark_of(path.read_bytes()[_SEALED_HOP : _SEALED_HOP + 64])):
+            audit.note_sealed(path, mark, f"the hops of round {int(path.stem)}")
+            continue
+        found = look(audit, path, lambda path: read_round(path, None, key), HOPS_FORMAT)
+        if found is not None:
+            broadcasts, cut = found[0], found[1] is not None
+            last = broadcasts[-1].place if broadcasts else last
+    if last is not None:
+        audit.rounds["last_hop"] = list(last)
+        if not audit.state:
+            audit.state = f"stopped or under way, in round {last[0]} of {audit.parameters.get('rounds')}"
 
 
 def _spool(audit: Audit, folder: Path) -> None:
@@ -313,6 +359,7 @@ def audit_simulation(folder: Path) -> Audit:
         code = dict(table.get("federation", {}))
         audit.parameters = {name: value for name, value in code.items() if isinstance(value, int)}
         audit.parameters["rounds"] = int(table.get("rounds", 0))
+        audit.mode = str(table.get("mode", "open"))
     _results(audit, folder, progress)
     _threshold(audit, folder)
     if not audit.state:
@@ -322,6 +369,11 @@ def audit_simulation(folder: Path) -> Audit:
 
 def _threshold(audit: Audit, folder: Path) -> None:
     """R and the answers needed, once the run is complete: only then the folder has the shape of the inputs."""
+    if audit.mode == "hidden":
+        if audit.state == "complete":
+            summary = json.loads((folder / "summary.json").read_text())
+            audit.parameters |= {name: summary[name] for name in ("recovery_threshold", "answers_needed")}
+        return
     try:
         degree = read_model(folder / "model.safetensors").network.gradient_degree
         shards, colluders = audit.parameters["num_shards"], audit.parameters["max_colluders"]

@@ -12,6 +12,18 @@ from dresfl.files import read_private, read_record
 from dresfl.sealing import Roster
 from dresfl.storage.answered_rounds import read_answered
 from dresfl.storage.at_rest import StorageKey, mark_of, open_file
+from dresfl.storage.hidden_state import (
+    HOP,
+    MASK_SECRET,
+    MASK_SECRET_ROLE,
+    RUNS,
+    SEEDS,
+    BegunRun,
+    check_mask_secret,
+    read_runs,
+    read_seeds,
+    read_state,
+)
 from dresfl.storage.share_check import INDEX, ROWS, check_shares
 from dresfl.storage.share_store import FORMAT as STORE_FORMAT
 
@@ -46,6 +58,7 @@ def audit_store(folder: Path, config: Path | None) -> Audit:
     else:
         agreement = load_agreement(own, Roster.load(Path(own.keys.roster), own.keys.roster_sha256))
         describe(audit, agreement)
+    look(audit, folder / "joined.json", read_record)
     _secret(audit, folder / "secret", key)
     for place in sorted(path for path in folder.iterdir() if path.is_dir() and len(path.name) == 32):
         audit.sharings.append(_sharing(audit, place, agreement, key))
@@ -107,8 +120,66 @@ def _sharing(audit: Audit, folder: Path, agreement: Agreement | None, key: Stora
         found["runs"].append({"session": path.stem, "answered": len(answered), "last": max(answered, default=None)})
         if agreement is not None and answered and max(answered) >= agreement.rounds:
             audit.look_at.append(f"{path.name}: round {max(answered)} was answered, {agreement.rounds} are agreed on")
+    _hidden_runs(audit, folder, found, agreement, key)
     found["rounds_answered"] = max((run["answered"] for run in found["runs"]), default=0)
     return found
+
+
+def _hidden_runs(
+    audit: Audit, folder: Path, found: dict[str, Any], agreement: Agreement | None, key: StorageKey | None
+) -> None:
+    """The runs of the hidden mode on this sharing: how many there were, and how far each is."""
+    begun = look(audit, folder / RUNS, lambda path: read_runs(path.parent)) or []
+    models = sum(run.model for run in begun)
+    if begun:
+        found["budget"] = {"models": models, "trials or stopped": len(begun) - models}
+    for run in begun:
+        found["runs"].append({"session": run.session, "mode": "hidden", **_hidden_run(audit, folder, run, key)})
+    _mask_secret(audit, folder / MASK_SECRET, key)
+    settings = None if agreement is None else agreement.hidden
+    if settings is not None and found.get("of this agreement"):
+        if models > settings.runs:
+            audit.look_at.append(f"{folder.name}: {models} models came of it, {settings.runs} are agreed on")
+        found["budget"] = {**found.get("budget", {}), "runs": settings.runs, "trials": settings.trials}
+
+
+def _hidden_run(audit: Audit, folder: Path, run: BegunRun, key: StorageKey | None) -> dict[str, Any]:
+    state: dict[str, Any] = {"trial": run.trial, "model": run.model, "answered": 0, "last": None}
+    session = bytes.fromhex(run.session)
+    for path in (folder / (run.session + HOP), folder / (run.session + SEEDS)):
+        if not path.exists():
+            if path.suffix == HOP or not state.get("ended"):
+                audit.look_at.append(f"{path.relative_to(audit.folder)}: is missing; this client is out of that run")
+        elif key is None and (mark := mark_of(path.read_bytes()[:64])):
+            audit.note_sealed(path, mark, f"how far run {run.session} is")
+        elif path.suffix == SEEDS:
+            seeds = look(audit, path, lambda path: read_seeds(path, session, key))
+            state["seeds_of_round"] = None if seeds is None else seeds[0]
+        else:
+            found = look(audit, path, lambda path: read_state(path, session, key))
+            state["ended"] = found is not None and found.ended
+            if found is not None and found.progress is not None:
+                position = found.progress.position
+                state |= {"answered": position.round_number + 1, "last": position.round_number, "hop": position.hop}
+                if found.progress.stopped:
+                    state["stopped"] = found.progress.stopped
+                    audit.look_at.append(f"{path.name}: this client left the run: {found.progress.stopped}")
+    return state
+
+
+def _mask_secret(audit: Audit, path: Path, key: StorageKey | None) -> None:
+    if not path.exists():
+        return
+    try:
+        data = read_private(path, 1024) or b""
+        if key is None and (mark := mark_of(data)):
+            audit.note_sealed(path, mark, f"whether {path.parent.name}/{path.name} is whole")
+            return
+        check_mask_secret(open_file(key, data, MASK_SECRET_ROLE, path), path)
+    except DresError as error:
+        audit.note_damage(path, error)
+    else:
+        audit.note_file(path)
 
 
 def _is_of(agreement: Agreement, record: dict[str, Any]) -> bool:

@@ -15,9 +15,9 @@ import torch
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import InfeasiblePlan
-from dresfl.field import ResidueField, choose_moduli
+from dresfl.field import ResidueField, SecretSeed, choose_moduli
 from dresfl.kernels import chacha20_blocks
-from dresfl.masking import MaskFamily, certify, zero_sum_family
+from dresfl.masking import HiddenMasks, MaskFamily, certify, hidden_families, zero_sum_family
 from dresfl.model import mlp
 from dresfl.protocol.session import choose_field
 
@@ -26,6 +26,9 @@ from .timing import interleaved
 _PLACES = 55_050  # parameters of 784-64-64-10
 _BITS = 180  # and headroom: nine primes
 _LAYERS = {2: (784, 10), 4: (784, 64, 10), 8: (784, 64, 64, 10)}  # by the gradient's degree
+_HIDDEN_VALUES = 72_074  # opened in a round of the hidden mode: 2·64·(64 + 64) + 64·10 and the parameters
+_HIDDEN_BITS = 140  # and headroom: seven primes
+_HIGH_BITS, _LOW_BITS = 126, 18
 _NARROW = 6_780_383  # the limit for sums of 784 products: primes that reject more words
 
 
@@ -96,8 +99,50 @@ def certificate(num_clients: int, num_shards: int, max_colluders: int, degree: i
 
 
 def _sizes(family: MaskFamily) -> dict[str, Any]:
-    held = [len(family.held_by(client)) for client in range(family.num_clients)]
+    held = [len(family.seed_sets.held_by(client)) for client in range(family.num_clients)]
     return {"sets": len(family.sets), "seeds_of_a_client": [min(held), max(held)]}
+
+
+def hidden_round(
+    num_clients: int, max_colluders: int, mask_degree: int, degree: int, seconds: float, values: int = _HIDDEN_VALUES
+) -> dict[str, Any]:
+    """All masks that one client expands in one round of the hidden mode, and what a call costs for six values.
+
+    784-64-64-10 and 64 rows: so many values are opened under masks of two parts, h and l, and blinded by zeros.
+    """
+    moduli = choose_moduli(_HIDDEN_BITS, more_than=num_clients + mask_degree + 1)
+    start = time.perf_counter()
+    families = hidden_families(moduli, num_clients, 1, max_colluders, mask_degree, degree)
+    made = time.perf_counter() - start
+    seeds = {number: SecretSeed.fresh() for number in range(len(families.seed_sets.sets))}
+    masks = HiddenMasks(ResidueField(moduli, len(moduli)), families, 0, seeds)
+    timings = interleaved(
+        {
+            "high": lambda: masks.bounded(b"h", _HIGH_BITS, values, total=False),
+            "low": lambda: masks.bounded(b"l", _LOW_BITS, values, total=False),
+            "zeros": lambda: masks.zeros(b"z", values, total=False),
+            "six_bounded": lambda: masks.bounded(b"l", _LOW_BITS, 6, total=False),
+            "six_zeros": lambda: masks.zeros(b"key", 6, total=False),
+            "ratchet": lambda: masks.ratcheted(b"round"),
+        },
+        seconds,
+    )
+    held = [number for number, sets in enumerate(families.seed_sets.sets) if 0 not in sets]
+    return {
+        "clients": num_clients,
+        "colluders": max_colluders,
+        "mask_degree": mask_degree,
+        "answers": families.opened_degree + 1,
+        "primes": len(moduli),
+        "values": values,
+        "mask_seeds": sum(number in families.mask_seeds for number in held),
+        "zero_words": sum(number in families.zero_seeds(total=False) for number in held),
+        "family_seconds": made,
+        "round_seconds": sum(timings[part].median for part in ("high", "low", "zeros")),
+        "best_round_seconds": sum(timings[part].best for part in ("high", "low", "zeros")),
+        **{f"{part}_seconds": timing.median for part, timing in timings.items()},
+        "runs": timings["high"].runs,
+    }
 
 
 def certificates(clients: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -115,6 +160,9 @@ def main() -> None:
     zero_sum_family((101,), 5, 1, 1, 3)  # loads what is loaded once
     report = {
         "expansion": [expansion(20, 9, limit, seconds=5.0) for limit in (2**24, _NARROW)],
+        "hidden_rounds": [
+            hidden_round(20, *rest, seconds=5.0) for rest in ((1, 1, 4), (1, 1, 2), (2, 2, 4), (4, 8, 2), (4, 6, 2))
+        ],
         "certificates": certificates((12, 20, 50)),
         "more_colluders": [certificate(20, 1, *rest, False) for rest in itertools.product((3, 4), (2, 4))],
         "many_clients": [certificate(1000, 1, 1, degree, False) for degree in (2, 8)],

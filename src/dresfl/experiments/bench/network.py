@@ -4,6 +4,7 @@
     python -m dresfl.experiments.bench.network blinding --clients 12 --rounds 300
     python -m dresfl.experiments.bench.network relay --clients 5 --rows 2000
     python -m dresfl.experiments.bench.network large --clients 4 --rounds 4
+    python -m dresfl.experiments.bench.network hidden --clients 20 --rounds 20 --schedule S4 --round-trip 0.02
 
 Clients are processes of their own, all on this machine. Figures go to stdout as JSON.
 """
@@ -39,9 +40,12 @@ from dresfl.experiments.training import train
 from dresfl.experiments.trials.grpc_trial import Process, Trial, federate, make_keys
 from dresfl.federation.agreement import ACCEPTED
 from dresfl.files import write_atomic
-from dresfl.model import Dense
+from dresfl.model import Dense, Square
 from dresfl.optimizers import Optimizer
+from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.log import log_to
+
+from .delay import DelayedLink
 
 
 def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def measure_rounds(clients: int, rounds: int) -> dict[str, Any]:
     config = load_config("digits", [*settings, f"federation.num_clients={clients}", 'dropout.model="none"'])
     with tempfile.TemporaryDirectory() as name:
         local = train(config, out=Path(name) / "local")
-        result = federate(Trial("digits", clients, settings=settings), Path(name) / "trial")
+        result = federate(Trial("digits", clients, settings=settings, mode="open"), Path(name) / "trial")
     return {
         "clients": clients,
         "grpc_seconds_per_round": result["seconds"] / rounds,
@@ -67,7 +71,7 @@ def measure_blinding(clients: int, rounds: int, turns: int = 3) -> dict[str, Any
     for _ in range(turns):
         for blinded in (True, False):
             with tempfile.TemporaryDirectory() as name:
-                result = federate(Trial("digits", clients, settings=settings, blinded=blinded), Path(name))
+                result = federate(Trial("digits", clients, settings=settings, blinded=blinded, mode="open"), Path(name))
             seconds[blinded].append(result["seconds"] / rounds)
             weights.add(result["weights_sha256"])
     medians = {blinded: statistics.median(values) for blinded, values in seconds.items()}
@@ -131,6 +135,50 @@ def measure_large(clients: int, rounds: int, width: int = 2000) -> dict[str, Any
         "coordinator_peak_bytes": now["coordinator_peak"],
         "client_peak_bytes": now["client_peak"],
         "weights_sha256": sha,
+    }
+
+
+def measure_hidden(clients: int, rounds: int, schedule: str, round_trip: float) -> dict[str, Any]:
+    """Rounds of 784-64-64-10 in the hidden mode, with every client a process, over links with a delay."""
+    with tempfile.TemporaryDirectory() as name:
+        layers = Dense(64), Square(), Dense(64), Square(), Dense(10)
+        settings = HiddenSettings(schedule=schedule)  # type: ignore[arg-type]
+        agreed = AgreementFile(
+            rounds,
+            AgreedModel(layers, (784,)),
+            federation=AgreedFederation(),
+            hidden=settings,
+            optimizer=Optimizer(method="momentum", learning_rate=0.01),
+        )
+        federation = Federation(Path(name), agreed, clients, rows=8)
+        coordinator, first = federation.coordinator, federation.clients[0]
+        marks: list[tuple[int, dict[str, float]]] = []
+        link: DelayedLink | None = None
+        coordinator.start()
+        while coordinator.running:
+            for event in coordinator.follow():
+                if event["event"] == "listening":
+                    link = DelayedLink(event["port"], round_trip / 2)
+                    federation.start_clients(link.port)
+                if event["event"] == "rounds":
+                    marks.append((0, _used(coordinator, first)))
+                if event["event"] == "progress":
+                    marks.append((event["round"], _used(coordinator, first)))
+            time.sleep(0.01)
+        result = coordinator.result()
+        for process in federation.clients:
+            process.process.wait(60)
+        if link is not None:
+            link.close()
+    (start, began), (end, now) = marks[0], marks[-1]
+    spent = {key: (now[key] - began[key]) / (end - start) for key in ("seconds", "coordinator_cpu", "client_cpu")}
+    return {
+        "clients": clients,
+        "schedule": schedule,
+        "round_trip": round_trip,
+        "rounds": end - start,
+        **{f"{key}_per_round": value for key, value in spent.items()},
+        "weights_sha256": result["weights_sha256"],
     }
 
 
@@ -198,15 +246,21 @@ def _classes(agreed: AgreementFile) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "blinding", "relay", "large"])
+    parser.add_argument("what", choices=["rounds", "blinding", "relay", "large", "hidden"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--rows", type=int, default=2000, help="of each client, for relay (an odd number of clients)")
+    parser.add_argument("--schedule", default="S4", choices=["S2", "S4"], help="of the hidden mode")
+    parser.add_argument(
+        "--round-trip", type=float, default=0.0, help="seconds of delay between clients and coordinator"
+    )
     options = parser.parse_args()
     if options.what == "rounds":
         measured = measure_rounds(options.clients, options.rounds)
     elif options.what == "blinding":
         measured = measure_blinding(options.clients, options.rounds)
+    elif options.what == "hidden":
+        measured = measure_hidden(options.clients, options.rounds, options.schedule, options.round_trip)
     elif options.what == "large":
         measured = measure_large(options.clients, options.rounds)
     else:

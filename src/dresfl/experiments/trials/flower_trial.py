@@ -36,7 +36,16 @@ from dresfl.runtimes.flower_runtime.template import write_app
 from dresfl.sealing import Roster
 from dresfl.storage.model_file import read_model
 
-from .grpc_trial import OPEN_MODE_NOTE, Faults, Trial, check_folder, trial_result, write_clients, write_trial
+from .grpc_trial import (
+    HIDDEN_MODE_NOTE,
+    OPEN_MODE_NOTE,
+    Faults,
+    Trial,
+    check_folder,
+    trial_result,
+    write_clients,
+    write_trial,
+)
 
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 60.0  # without a line in the log: then Flower is asked how the run stands
@@ -143,7 +152,7 @@ def _prepare(trial: Trial, folder: Path, note: Callable[[str], None]) -> tuple[P
     if trial.kill_coordinator:
         raise UsageError("a killed SuperLink takes the run with it", "kill the coordinator with --engine grpc")
     check_folder(folder)
-    note(OPEN_MODE_NOTE)
+    note(OPEN_MODE_NOTE if trial.mode == "open" else HIDDEN_MODE_NOTE)
     config, folder, port = trial.run_config(), folder.resolve(), _free_port()
     write_trial(trial, folder)
     data = str(trial.data.resolve()) if trial.data else ""
@@ -306,8 +315,11 @@ def _play(
             heard = now
             if event["event"] == "progress":
                 number = int(event["round"])
-                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
-                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
+                known = event["accuracy"] is not None
+                note(
+                    f"round {number}/{event['rounds']}"
+                    + (f"  accuracy {100 * event['accuracy']:.1f} %" if known else "")
+                )
             elif event["event"] in ("terms settled", "rounds", "joined", "left", "shortage", "failed", "refused"):
                 note(" ".join(f"{key}={value}" for key, value in event.items() if key != "time"))
             done = done or event["event"] == "done"

@@ -10,6 +10,7 @@ Each is started by the command that a real one would use: `dresfl serve` and `dr
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -39,11 +40,16 @@ from dresfl.deploy.settings import (
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import DresError, UsageError
 from dresfl.experiments.config import RunConfig, load_config
-from dresfl.experiments.prepare import build_network
-from dresfl.federation.agreement import ACCEPTED
+from dresfl.experiments.prepare import build_network, prepare
+from dresfl.federation.agreement import ACCEPTED, Mode
 from dresfl.files import write_atomic
+from dresfl.optimizers import Optimizer
 from dresfl.sealing import CertificateAuthority, Identity, Roster, certificate_request
 
+HIDDEN_MODE_NOTE = (
+    "hidden mode: nobody sees a gradient or a weight before the final model. agreement.toml has what everybody must "
+    "hold alike, the optimiser among it"
+)
 OPEN_MODE_NOTE = (
     'open mode: agreement.toml and the own file of everybody say rows_can_be_computed = "accepted". That is for this '
     "trial, with public data on one machine. In a real federation each organisation writes it itself"
@@ -66,17 +72,22 @@ class Trial:
     seed: int = 0  # of who is killed and when
     data: Path | None = None
     limit: float = 1800.0  # seconds
-    record: bool = False  # whether every participant writes down what it sees
-    blinded: bool = True  # False: to measure what blinding costs
+    record: bool = False  # whether every participant writes down what it sees; in the open mode
+    blinded: bool = True  # False: to measure what blinding costs, in the open mode
+    mode: Mode = "hidden"
 
     def run_config(self) -> RunConfig:
         if not 0 <= self.kill <= self.clients:
             raise UsageError(f"of {self.clients} clients {self.kill} cannot be killed")
-        fixed = [f"federation.num_clients={self.clients}", 'dropout.model="none"']
+        if self.mode == "hidden" and (self.record or not self.blinded):
+            raise UsageError("recording is of the open mode", "use --mode open, with public data only")
+        fixed = [f"federation.num_clients={self.clients}", 'dropout.model="none"', f'mode="{self.mode}"']
         return load_config(self.preset, [*self.settings, *fixed])
 
     def needed(self, config: RunConfig) -> int:
-        """R + 2A: how many clients must answer a round."""
+        """How many clients must answer a round, or a hop."""
+        if self.mode == "hidden":
+            return prepare(config, self.data).session.answers_needed
         degree = build_network(config, load(config.data.dataset, self.data).train).gradient_degree
         code = config.federation
         return recovery_threshold(degree, code.num_shards, code.max_colluders) + 2 * code.max_liars
@@ -188,9 +199,10 @@ def _agreement(config: RunConfig, data: Path | None, record: bool) -> AgreementF
     code = AgreedFederation(
         federation.num_shards, federation.max_colluders, federation.batch_size, federation.max_liars
     )
-    return AgreementFile(
-        config.rounds, agreed, "open", seed=config.seed, rows_can_be_computed=ACCEPTED, record=record, federation=code
-    )
+    common = AgreementFile(config.rounds, agreed, config.mode, seed=config.seed, record=record, federation=code)
+    if config.mode == "hidden":
+        return dataclasses.replace(common, hidden=config.hidden, optimizer=config.optimizer)
+    return dataclasses.replace(common, rows_can_be_computed=ACCEPTED)
 
 
 def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, listen: str) -> None:
@@ -201,12 +213,16 @@ def _write_coordinator(config: RunConfig, keys: Keys, data: str, folder: Path, l
         keys=keys,
         evaluate_every=config.evaluate_every,
         threads=1,
-        rows_can_be_computed=ACCEPTED,
+        rows_can_be_computed=_consent(config),
         network=Listening(listen=listen, deadline=20.0, linger=5.0),
-        optimizer=config.optimizer,
+        optimizer=config.optimizer if config.mode == "open" else Optimizer(),
         test=Test(dataset=config.data.dataset, folder=data),
     )
     write_atomic(folder / "coordinator" / "fed.toml", to_toml(coordinator).encode())
+
+
+def _consent(config: RunConfig) -> str:
+    return ACCEPTED if config.mode == "open" else ""
 
 
 def write_clients(config: RunConfig, keys: Keys, data: str, folder: Path, clients: int, port: int) -> None:
@@ -223,7 +239,7 @@ def write_clients(config: RunConfig, keys: Keys, data: str, folder: Path, client
                 alpha=config.data.alpha,
             ),
             threads=1,
-            rows_can_be_computed=ACCEPTED,
+            rows_can_be_computed=_consent(config),
         )
         write_atomic(folder / f"site-{i}" / "site.toml", to_toml(client).encode())
 
@@ -268,7 +284,7 @@ def federate(trial: Trial, folder: Path, note: Callable[[str], None] = lambda te
     """Run a trial in an empty folder; return what came of it. No process is left when this returns."""
     check_folder(folder)
     config = trial.run_config()
-    note(OPEN_MODE_NOTE)
+    note(OPEN_MODE_NOTE if trial.mode == "open" else HIDDEN_MODE_NOTE)
     coordinator, clients = write_trial(trial, folder)
     with _ended(coordinator, *clients):
         return _federate(trial, config, folder, coordinator, clients, note)
@@ -325,7 +341,7 @@ def trial_result(
         "restarted": sum(fault["fault"] == "restart" for fault in faults.done),
         "faults": faults.done,
         "survivors": len(digests),
-        "clients_agree": set(digests) <= {summary["weights_sha256"]},
+        "clients_agree": len({*digests, summary["weights_sha256"] or digests[0]} if digests else {}) <= 1,
         "wall_seconds": time.monotonic() - began,
     }
 
@@ -341,8 +357,11 @@ def _play(
         for event in coordinator.follow():
             if event.get("event") == "progress":
                 number = int(event["round"])
-                accuracy = "-" if event["accuracy"] is None else f"{100 * event['accuracy']:.1f} %"
-                note(f"round {number}/{event['rounds']}  accuracy {accuracy}")
+                known = event["accuracy"] is not None  # in the hidden mode nobody knows it before the end
+                note(
+                    f"round {number}/{event['rounds']}"
+                    + (f"  accuracy {100 * event['accuracy']:.1f} %" if known else "")
+                )
         while due := faults.take(number, sum(client.running for client in clients) < needed):
             fault, client = due
             pid = _cause(fault, coordinator, clients, client)

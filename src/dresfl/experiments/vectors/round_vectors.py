@@ -19,13 +19,14 @@ from dresfl.files import write_atomic
 from dresfl.model import Dense, Network, Square
 from dresfl.protocol import Answer, Client, Session, Share, Task
 
-FORMAT = "dresfl vectors 5"
+FORMAT = "dresfl vectors 6"
 _ROUND = 3
 _ABSENT = 4  # this client does not answer
 
 
 def make_vectors() -> dict[str, Any]:
     """One round of ten clients: K = 2, T = 1, a 3-2-2 network with one square, row counts that 2 does not divide."""
+    from .hidden_vectors import make_hidden_vectors
     from .network_vectors import make_network_vectors  # these two need the extra `network`
     from .sealing_vectors import make_sealing_vectors
 
@@ -94,6 +95,7 @@ def make_vectors() -> dict[str, Any]:
         },
         "sealing": make_sealing_vectors(),
         "network": make_network_vectors(),
+        "hidden": make_hidden_vectors(),
     }
 
 

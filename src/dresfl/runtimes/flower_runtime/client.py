@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, StoreError
-from dresfl.federation import NO_CHALLENGE, NO_INSTANCE, Agreement, Rows, Site, Workplace
+from dresfl.federation import NO_CHALLENGE, NO_INSTANCE, Agreement, HiddenMemory, Rows, Site, Workplace
 from dresfl.federation.actions import Action, Disconnect, GiveUp, SendToCoordinator, Work
 from dresfl.federation.actions import Log as LogAction
 from dresfl.files import disk, read_record, write_record
@@ -23,6 +23,7 @@ from dresfl.runtimes.wire_recorder import WireRecorder
 from dresfl.sealing import Identity, Roster
 from dresfl.storage import ShareStore, data_digest
 from dresfl.storage.at_rest import StorageKey
+from dresfl.storage.hidden_state import Allowance
 
 from .bundles import Reply, Request
 
@@ -50,6 +51,7 @@ class FlowerClient:
         self._agreement, self._identity, self._roster = agreement, identity, roster
         self._folder, self._read_rows, self._log = folder, rows, log
         self._device, self._keep_model, self._key = device, keep_model, key
+        self._hidden = HiddenMemory()  # a process that stays need not catch up with the run for every bundle
         self.index = roster.index_of(identity.member)
 
     def handle(self, data: bytes) -> bytes:
@@ -108,6 +110,7 @@ class FlowerClient:
                 rows,
                 device=self._device,
                 keep_model=self._keep_model,
+                hidden_work=self._hidden,
             )
             site = Site(
                 self._agreement, self._roster, self.index, workplace.introduce, lambda: NO_CHALLENGE, NO_INSTANCE
@@ -147,7 +150,9 @@ class FlowerClient:
                 raise Refused("the client's rows have changed since they were shared", "bring back the rows of then")
             return self._own[0]
 
-        with ShareStore.open(self._folder, digest, self._agreement.roster, self._key) as store:
+        allowed = self._agreement.hidden
+        allowance = None if allowed is None else Allowance(allowed.runs, allowed.trials, allowed.trial)
+        with ShareStore.open(self._folder, digest, self._agreement.roster, self._key, allowance) as store:
             if digest != noted:
                 write_record(self._folder / "flower.json", {"rows": digest.hex()})
             yield store, rows

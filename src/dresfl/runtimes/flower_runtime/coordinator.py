@@ -13,7 +13,7 @@ from typing import final
 from dresfl.errors import IdentityError, MessageError, Refused
 from dresfl.federation import Terms, Windows
 from dresfl.federation.actions import Close, Finish, Send, SendSlice
-from dresfl.federation.messages import ANY_ROUND, Answered, Begin, Declined, Message, Wait
+from dresfl.federation.messages import ANY_ROUND, Answered, Begin, Confirmed, Declined, HopAnswered, Message, Wait
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
 from dresfl.sealing import Identity, Roster
@@ -24,6 +24,7 @@ from .post import Arrival, Failure, Post
 _BUNDLE_BYTES = 4 * 2**20  # about as many are sent in one bundle
 _LOOK_SECONDS = 1.0  # between two looks at who is online
 _STRANGER = 6  # times as long a pause for a node that has not begun
+_ANSWERS = (Answered.KIND, HopAnswered.KIND, Confirmed.KIND)
 WINDOWS = Windows(asked_bytes=_BUNDLE_BYTES, sent_bytes=_BUNDLE_BYTES)
 
 
@@ -198,7 +199,7 @@ class FlowerCoordinator:
         if current and node.client is None:
             self._greeted(number, reply.client)
         elif not current or self._node_of.get(reply.client) != number:  # of an earlier connection: only answers count
-            reply = Reply(reply.client, tuple(data for data in reply.messages if data[:1] == bytes([Answered.KIND])))
+            reply = Reply(reply.client, tuple(data for data in reply.messages if data[0] in _ANSWERS))
         for data in reply.messages:
             self._carry_out(self._host.received(reply.client, data))
 

@@ -86,11 +86,15 @@ class GrpcClient:
         self._changed = asyncio.Event()
         self._clock = ClockWatch(log, valid_until(credentials.certificate), _ON_EXPIRY)
         self._final: Task | None = None
+        self._has_left = False
         self._given_up: DresError | None = None
         self._gives_up, self._all_said = asyncio.Event(), asyncio.Event()
 
-    async def run(self) -> Task:
-        """Take part until the end; return the final weights. Raises Refused if the coordinator will not have us."""
+    async def run(self) -> Task | None:
+        """Take part until the end; return the final weights, or None if there are none for this client now.
+
+        Raises Refused if the coordinator will not have us.
+        """
         delay = self._settings.first_delay
         try:
             while True:
@@ -109,7 +113,7 @@ class GrpcClient:
                 if self._given_up is not None:
                     raise self._given_up
                 self._carry_out(self.machine.disconnected(self._loop.time()))
-                if self._final is not None:
+                if self._has_left:
                     return self._final
                 came_far, longest = self.machine.came_far, self._settings.longest_delay
                 delay = self._settings.first_delay if came_far else min(2 * delay, longest)
@@ -161,8 +165,8 @@ class GrpcClient:
                     self._outbox.put_nowait(None)
                     self._gives_up.set()
                 case Leave():
-                    self._final = action.final
-        if self._final is not None or self.machine.wake_at != self._wake_at:
+                    self._final, self._has_left = action.final, True
+        if self._has_left or self.machine.wake_at != self._wake_at:
             self._wake_at = self.machine.wake_at
             self._changed.set()
 
@@ -219,7 +223,7 @@ class GrpcClient:
 
     async def _keep_time(self) -> None:
         """Tell the machine when its time has come; end when it has left."""
-        while self._final is None:
+        while not self._has_left:
             self._changed.clear()
             try:
                 async with asyncio.timeout_at(self._wake_at):

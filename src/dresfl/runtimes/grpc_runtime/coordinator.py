@@ -19,7 +19,7 @@ import grpc
 
 from dresfl.errors import DresError, IdentityError, MessageError, Refused, UsageError
 from dresfl.federation.actions import Close, Finish, Send, SendSlice
-from dresfl.federation.messages import VERSION, Done, Message, Weights
+from dresfl.federation.messages import VERSION, Done, Message, Opened, Resume, Weights
 from dresfl.runtimes.clock import LOOK_SECONDS, ClockWatch
 from dresfl.runtimes.coordinator_host import CoordinatorHost, OnNetwork
 from dresfl.runtimes.log import Log
@@ -212,7 +212,7 @@ class GrpcCoordinator:
             if connection is None:
                 continue
             match action:
-                case Send(message=Weights() | Done()) if self._has_expired(connection):
+                case Send(message=Weights() | Done() | Opened() | Resume()) if self._has_expired(connection):
                     calls.append(functools.partial(connection.close, _expired(client)))
                 case Send():
                     calls.append(functools.partial(connection.put, action.message))

@@ -1,6 +1,5 @@
 """All clients in one process: the same protocol, with every client of a round in one product per layer."""
 
-import itertools
 from collections.abc import Sequence
 from typing import NoReturn, final
 
@@ -21,12 +20,12 @@ from dresfl.protocol import (
     fresh_blinding,
     mask_rows,
     opening_label,
-    rows_to_share,
 )
 from dresfl.storage.transcript import Recording
 
 from .blocks import Engine, RoundBlocks
 from .dropout import Dropouts
+from .plain_rows import PlainRows
 
 # Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
 _GROUP_BYTES = 2**28
@@ -61,13 +60,8 @@ class LocalFederation:
         self.dropouts = dropouts
         self.engine: Engine = engine
         self._recording = recording
-        starts = list(itertools.accumulate((0, *session.client_rows)))
-        self.rows = torch.empty((starts[-1], session.row_width), dtype=torch.int32, device=session.device)  # (m,W)
-        for i, client in enumerate(data):  # one at a time: features of many images take gigabytes
-            self.rows[starts[i] : starts[i + 1]] = rows_to_share(session, i, *client).to(torch.int32)
-        hidden = [session.shard_rows(i) + starts[i] for i in range(session.num_clients)]
-        self._hidden = torch.cat(hidden).to(session.device)  # (coded rows,K): the rows of `rows` in every coded row
-        self._coded_starts = torch.tensor([0, *map(len, hidden[:-1])]).cumsum(0)
+        self._plain = PlainRows(session, data)
+        self.rows = self._plain.values  # (m,W)
         secrets = [SecretSeed.fresh() for _ in range(session.num_clients)]
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
         self._blinding = fresh_blinding(session) if blinded else None
@@ -101,8 +95,7 @@ class LocalFederation:
 
     def hidden_rows(self, batch: BatchRows) -> Tensor:
         """Which rows the coded rows (...) of a batch hide: (...,K), as places in the rows of all clients."""
-        places = self._coded_starts[batch.dealers] + batch.rows
-        return self._hidden[places.to(self._hidden.device)]
+        return self._plain.hidden_in(batch)
 
     def _direct(self, survivors: list[int]) -> RoundRecord:
         batch = self.session.batch_rows(self.training.round_number)

@@ -7,7 +7,7 @@ on disk.
 
 from .chain import ACTIVATION, AFFINE, PANEL, chain_gradient, pack_weights
 from .elementwise import bytes_of_totals, combine, embed, reduce
-from .expansion import GROUP, bounded, uniform_sum
+from .expansion import GROUP, bounded, bounded_sum, uniform_sum
 from .keystream import chacha20, words_to_residues
 from .lifting import BLOCK, combine_rows, decode_lift, mixed_radix, nearest
 from .octets import pack, unpack

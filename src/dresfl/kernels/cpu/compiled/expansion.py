@@ -14,12 +14,14 @@ from numba import types
 from numba.extending import intrinsic
 
 from .keystream import CONSTANTS, double_rounds
-from .vectors import I32, I64, LANES, LANES32, VI, at, compiled, pointer, read
+from .vectors import I32, I64, LANES, LANES32, VI, at, compiled, pointer, read, repeat
 
 GROUP = 16 * LANES32
 
 _VL = ir.VectorType(I64, LANES)
-_TERMS = 255  # coefficient·word < 2^24·2^32: so many, and a residue, stay below 2^64
+_TERMS = 255  # coefficient·word < 2^24·2^32: so many, and a folded sum, stay below 2^64
+_STREAMS = 8  # whose words are held at a time, for all channels: with the sums of eight channels they fit the cache
+_WORDS = 4  # vectors of words whose sums are held in registers
 
 
 def _splat(b: Any, value: Any, kind: Any) -> Any:
@@ -81,7 +83,39 @@ def _multiply_add() -> Any:
     return intrinsic(multiply_add)
 
 
-_words, _add = _group_of_words(), _multiply_add()
+def _multiply_add_streams() -> Any:
+    """sums += Σ_i coefficients[i]·words[i], over a group of `count` ≥ 1 streams, one after the other in `words`."""
+
+    def emit(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        words, coefficients, count, sums = arguments
+        low, shift = ir.Constant(_VL, [2**32 - 1] * LANES), ir.Constant(_VL, [32] * LANES)
+        next_words, next_coefficient = ir.Constant(I64, 4 * GROUP), ir.Constant(I64, 8)
+
+        def add(carried: list[Any]) -> list[Any]:
+            source, coefficient, *totals = carried
+            factor = _splat(b, b.load(at(b, coefficient, 0, I64), align=8), _VL)
+            found = []
+            for w in range(_WORDS):
+                pairs = b.bitcast(b.load(at(b, source, 4 * LANES32 * w, VI), align=4), _VL)
+                for half, factors in enumerate((b.and_(pairs, low), b.lshr(pairs, shift))):
+                    found.append(b.add(totals[2 * w + half], b.mul(factors, factor)))
+            return [b.add(source, next_words), b.add(coefficient, next_coefficient), *found]
+
+        for first in range(0, 16, _WORDS):
+            places = [at(b, sums, 8 * (LANES32 * first + LANES * i), _VL) for i in range(2 * _WORDS)]
+            source = b.add(words, ir.Constant(I64, 4 * LANES32 * first))
+            before = [b.load(place, align=8) for place in places]
+            for place, total in zip(places, repeat(b, count, [source, coefficients, *before], add)[2:], strict=True):
+                b.store(total, place, align=8)
+        return context.get_dummy_value()
+
+    def multiply_add_streams(typing: Any, words: Any, coefficients: Any, count: Any, sums: Any) -> Any:
+        return types.void(*[types.intp] * 4), emit
+
+    return intrinsic(multiply_add_streams)
+
+
+_words, _add, _add_streams = _group_of_words(), _multiply_add(), _multiply_add_streams()
 
 
 @compiled
@@ -102,12 +136,21 @@ def _reduced(sums: int, p: float, inverse: float, radix: float, out: int) -> Non
 
 
 @compiled
-def _spread(values: int, places: int, out: int) -> None:
-    """The first `places` values of a group, from the order of the sums to the order of the stream."""
+def _fold(sums: int, p: float, radix: float) -> None:
+    """Sums (GROUP,) of 64 bits to smaller ones, the same modulo p: h·2^32 + l to h·(2^32 mod p) + l < 2^56."""
+    total = numba.carray(pointer(sums), GROUP, np.uint64)
+    factor = np.uint64(radix + p if radix < 0 else radix)
+    for i in range(GROUP):
+        total[i] = (total[i] >> np.uint64(32)) * factor + (total[i] & np.uint64(0xFFFFFFFF))
+
+
+@compiled
+def _spread(values: int, skipped: int, places: int, out: int) -> None:
+    """The first `places` values of a group, but those skipped, from the order of the sums to that of the stream."""
     source, result = numba.carray(pointer(values), GROUP, np.float64), numba.carray(pointer(out), places, np.float64)
     for lane in range(LANES32):
         first = (lane % 2) * LANES + lane // 2
-        for word in range(min(16, places - 16 * lane)):
+        for word in range(max(0, skipped - 16 * lane), min(16, places - 16 * lane)):
             result[16 * lane + word] = source[word * LANES32 + first]
 
 
@@ -155,7 +198,7 @@ def uniform_sum(
                     total[i] %= np.uint64(modulus)
         numba.carray(pointer(found + 8 * unit), 1, np.int64)[0] = over
         _reduced(sums, modulus, inverse, base, values)
-        _spread(values, places, out + 8 * (m * count + low))
+        _spread(values, 0, places, out + 8 * (m * count + low))
     table[0] = 0  # Numba frees an array after its last use: this is it
 
 
@@ -187,5 +230,49 @@ def bounded(
             for limb in range(limbs):
                 _add(words + 4 * GROUP * limb, factors[limb], 0, sums)
             _reduced(sums, read(p + 8 * m), read(inverses + 8 * m), read(radix + 8 * m), values)
-            _spread(values, places, out + 8 * ((m * seeds + s) * count + low))
+            _spread(values, 0, places, out + 8 * ((m * seeds + s) * count + low))
+    table[0] = 0
+
+
+@compiled
+def bounded_sum(
+    first: int, last: int, channels: int, seeds: int, count: int, start: int, limbs: int, top: int, nonce0: int,
+    keys: int, factors: int, p: int, inverses: int, radix: int, out: int,
+) -> None:  # fmt: skip
+    """out (M,count): Σ_s Σ_i factors[m,s,i]·w_{s,i} modulo p_m, from word `start` of the streams on.
+
+    Units are groups, first ≤ u < last; the first group begins with the block of word `start`. w_{s,i} is the word of
+    limb i of seed s, cut by the mask `top` in the last limb. factors (M,S,limbs) int64 in [0, p).
+    Each word is made once, for all channels.
+    """
+    streams, skip = seeds * limbs, start % 16
+    table = np.empty((_STREAMS + 2 + 2 * channels) * GROUP + 16, np.int32)  # words, the sums reduced, sums
+    words = (table.ctypes.data + 63) // 64 * 64
+    values = words + 4 * GROUP * _STREAMS
+    sums = values + 8 * GROUP
+    total = numba.carray(pointer(sums), (channels, GROUP), np.uint64)
+    drawn = numba.carray(pointer(words), (_STREAMS, GROUP), np.uint32)
+    for unit in range(first, last):
+        low = unit * GROUP - skip  # the place of the group's first word in `out`
+        places, skipped = min(GROUP, count - low), max(0, -low)
+        total[:] = 0
+        terms = 0
+        for begin in range(0, streams, _STREAMS):
+            held = min(_STREAMS, streams - begin)
+            for i in range(held):
+                s, limb = (begin + i) // limbs, (begin + i) % limbs
+                _words(keys + 32 * s, start // 16 + unit * LANES32, nonce0, limb, words + 4 * GROUP * i)
+                if limb == limbs - 1:
+                    for j in range(GROUP):
+                        drawn[i, j] &= np.uint32(top)
+            terms += held
+            if terms > _TERMS:
+                for m in range(channels):
+                    _fold(sums + 8 * GROUP * m, read(p + 8 * m), read(radix + 8 * m))
+                terms = held
+            for m in range(channels):
+                _add_streams(words, factors + 8 * (m * streams + begin), held, sums + 8 * GROUP * m)
+        for m in range(channels):
+            _reduced(sums + 8 * GROUP * m, read(p + 8 * m), read(inverses + 8 * m), read(radix + 8 * m), values)
+            _spread(values, skipped, places, out + 8 * (m * count + low))
     table[0] = 0

@@ -142,15 +142,15 @@ def test_two_clients_with_another_batch(monkeypatch) -> None:
 
 
 def test_every_part_of_a_run_is_in_every_label() -> None:
-    """Rule 1: roster, sharing, dealers, agreement, terms; chain, round, hop, item, purpose."""
-    parts = [bytes([n]) * 32 for n in range(4)]
-    digests = {run_digest(parts[0], parts[1], (), (), parts[2], parts[3])}
-    for place in range(4):
+    """Rule 1: roster, sharing, dealers, agreement, terms, coins; chain, round, hop, item, purpose."""
+    parts = [bytes([n]) * 32 for n in range(5)]
+    digests = {run_digest(*parts[:2], (), (), *parts[2:])}
+    for place in range(5):
         changed = [bytes([9]) * 32 if n == place else part for n, part in enumerate(parts)]
-        digests.add(run_digest(changed[0], changed[1], (), (), changed[2], changed[3]))
+        digests.add(run_digest(*changed[:2], (), (), *changed[2:]))
     for verdict in (((1,), ()), ((), (1,)), ((1, 2), ())):
-        digests.add(run_digest(parts[0], parts[1], *verdict, parts[2], parts[3]))
-    assert len(digests) == 8
+        digests.add(run_digest(*parts[:2], *verdict, *parts[2:]))
+    assert len(digests) == 9
     plan = victims().session.hidden_plan
     labels = {Ledger(plan, run).label(b"high", 0) for run in digests}
     ledger = Ledger(plan, parts[0])
@@ -163,7 +163,7 @@ def test_every_part_of_a_run_is_in_every_label() -> None:
     labels.add(ledger.label(b"high", 0))
     ledger.round_number, ledger.hop = 1, 0
     labels.add(ledger.label(b"high", 0))
-    assert len(labels) == 8 + 6 + 2 + 2
+    assert len(labels) == 9 + 6 + 2 + 2
 
 
 # -- later ----------------------------------------------------------------------------------------------------------

@@ -366,7 +366,7 @@ def play(consortium: Consortium, schedule: Schedule) -> tuple[Outcome, Stage]:
         outcome = Outcome()
         try:
             server = await within(f"the end of schedule {schedule.seed}", stage.run(), SECONDS)
-            outcome.weights = weights_sha256(server.weights)
+            outcome.weights = weights_sha256(server)
         except DresError as error:
             outcome.refusals[-1] = str(error)
         for index, task in stage.clients.items():

@@ -426,7 +426,9 @@ class SecondClient:
         assert self._plan is not None
         await asyncio.to_thread(self._judge, message)
         agreement = self._agreement
-        run = hidden.run_digest(agreement["roster"], self._digest, self._text.encode(), self._terms)
+        run = hidden.run_digest(
+            agreement["roster"], self._digest, self._text.encode(), self._terms, common_coins(self._coins)
+        )
         client = hidden.HiddenClient(self._plan, self.index, run, self._seeds, self._shares)
         start = joined("start text", {"run digest": run})
         place = {"round": 0, "hop": 0, "chain": client.chain.chain, "flags": 0}

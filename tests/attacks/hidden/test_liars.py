@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dresfl.errors import InfeasiblePlan, MessageError, TooFewAnswers
+from dresfl.errors import InfeasiblePlan, MessageError, TooFewAnswers, UsageError
 from dresfl.protocol.hidden import answers as answering
 from dresfl.protocol.hidden.answers import HopAnswer
 from dresfl.protocol.hidden.check import check_confirmed
@@ -117,11 +117,12 @@ def test_a_lie_stops_a_run_without_spare_answers(monkeypatch) -> None:
         federation.collect()
 
 
-@pytest.mark.xfail(reason="check C is planned where it can never have enough values", strict=False)
 def test_check_c_is_refused_where_it_never_has_enough_values() -> None:
-    """Rule 7: with fewer than R + T clients no hop is ever confirmed."""
-    with pytest.raises(InfeasiblePlan):
+    """Rule 7: with fewer than R + T clients no hop is ever confirmed. Only honest_clients would plan for so few."""
+    with pytest.raises(UsageError, match="contradict each other"):
         victims(num_clients=3, honest_clients=True, check="C")
+    with pytest.raises(InfeasiblePlan):
+        victims(num_clients=3, check="C")
 
 
 def test_a_forged_check_value_passes_among_fewer_than_r_plus_t() -> None:

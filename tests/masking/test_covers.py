@@ -11,10 +11,9 @@ from dresfl.masking.covers import Cover, certified_sets, check_seeds
 SETTINGS = [(6, 3, 2, 1), (8, 5, 2, 3), (9, 4, 3, 1), (10, 6, 3, 2), (12, 8, 4, 1), (7, 3, 1, 2), (5, 4, 3, 1)]
 
 
-def plain_fill(num_clients, width, size, need):
-    """Step 3 of `families`, in sets and dictionaries."""
-    clients, sets = range(num_clients), []
-    needs = dict.fromkeys(itertools.combinations(clients, size), need)
+def plain_fill(num_clients, width, sets, needs):
+    """Step 3 of `families`, in sets and dictionaries: appends to the sets, and brings the needs down."""
+    clients = range(num_clients)
     while max(needs.values()) > 0:
         first = max(needs, key=needs.get)
         members = set(first)
@@ -37,14 +36,15 @@ def plain_fill(num_clients, width, size, need):
         for c in needs:
             if members.issuperset(c) and needs[c] > 0:
                 needs[c] -= 1
-    return sets
 
 
 @pytest.mark.parametrize(("num_clients", "width", "size", "need"), SETTINGS)
 def test_the_sets_are_those_that_the_text_defines(num_clients, width, size, need):
     cover = Cover(num_clients, width, size, need)
     assert cover.fill() == len(cover.sets)
-    assert cover.sets == plain_fill(num_clients, width, size, need)
+    sets = []
+    plain_fill(num_clients, width, sets, dict.fromkeys(itertools.combinations(range(num_clients), size), need))
+    assert cover.sets == sets
     for coalition in itertools.combinations(range(num_clients), size):
         assert sum(set(coalition) <= set(members) for members in cover.sets) >= need
     assert cover.most_held() == max(sum(x not in s for s in cover.sets) for x in range(num_clients))

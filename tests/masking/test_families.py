@@ -12,6 +12,8 @@ from dresfl.masking import MaskFamily, certify, covers, families, zero_sum_famil
 from dresfl.model import mlp
 from dresfl.protocol.session import choose_field
 
+from .test_covers import plain_fill
+
 BYTES = 256
 
 
@@ -48,28 +50,7 @@ def plain_family(moduli, num_clients, num_shards, max_colluders, threshold):
         sets = [tuple(sorted((s + i) % num_clients for i in range(width))) for s in clients]
         need = dict.fromkeys(need, 0)
     for _ in range(64):
-        while max(need.values()) > 0:  # step 3
-            first = max(need, key=need.get)
-            members = set(first)
-            while len(members) < width:
-                choices = []
-                for x in set(clients) - members:
-                    grown = members | {x}
-                    if len(grown) == width and tuple(sorted(grown)) in sets:
-                        continue
-                    gain = sum(n for c, n in need.items() if x in c and grown.issuperset(c))
-                    choices.append((-gain, sum(x in s for s in sets), x))
-                if not choices:
-                    break
-                members.add(min(choices)[2])
-            found = tuple(sorted(members))
-            if len(found) < width or found in sets:
-                need[first] = 0
-                continue
-            sets.append(found)
-            for c in need:
-                if members.issuperset(c) and need[c] > 0:
-                    need[c] -= 1
+        plain_fill(num_clients, width, sets, need)  # step 3
         for c in need:  # steps 4 and 5
             inside = [s for s in sets if set(s).issuperset(c)]
             lowest = min(rank_of(p, inside, num_clients, num_shards, num_shards + max_colluders + 1) for p in moduli)

@@ -130,38 +130,43 @@ def simulate(
     rows = tuple(part.num_rows for part in data)
     if mode == "hidden":
         settings, chosen = hidden or HiddenSettings(), optimizer or Optimizer()
-        hidden_run = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
-        with torch_threads(threads):
-            simulation = HiddenSimulation(
-                session=hidden_run,
-                data=[integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data],
-                dropouts=dropouts or no_dropouts(code.num_clients, seed),
+        session = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
+    else:
+        plan(network, **dataclasses.asdict(code), rows=sum(rows)).check()
+        session = Session(
+            network=network,
+            parameters=code,
+            client_rows=rows,
+            seed=seed,
+            device=check_device(device),
+        )
+    with torch_threads(threads):
+        integers = [integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data]
+        leaving = dropouts or no_dropouts(code.num_clients, seed)
+        accuracy = None if tested is None else Evaluation(session.network, quantizer, tested).accuracy
+        test_rows = None if tested is None else tested.num_rows
+        if mode == "hidden":
+            hidden_simulation = HiddenSimulation(
+                session=session,
+                data=integers,
+                dropouts=leaving,
                 engine=engine,
-                accuracy=None if tested is None else Evaluation(hidden_run.network, quantizer, tested).accuracy,
-                test_rows=None if tested is None else tested.num_rows,
+                accuracy=accuracy,
+                test_rows=test_rows,
                 evaluate_every=evaluate_every,
                 shift=shift,
                 classes=tuple(classes),
             )
-            return Run(*_with_model(simulation.run(_shown(progress))))
-    plan(network, **dataclasses.asdict(code), rows=sum(rows)).check()
-    session = Session(
-        network=network,
-        parameters=code,
-        client_rows=rows,
-        seed=seed,
-        device=check_device(device),
-    )
-    with torch_threads(threads):
-        open_simulation = Simulation(
+            return Run(*_with_model(hidden_simulation.run(_shown(progress))))
+        simulation = Simulation(
             session=session,
-            data=[integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data],
+            data=integers,
             optimizer=optimizer or Optimizer(),
             rounds=rounds,
-            dropouts=dropouts or no_dropouts(code.num_clients, seed),
+            dropouts=leaving,
             engine=engine,
-            accuracy=None if tested is None else Evaluation(network, quantizer, tested).accuracy,
-            test_rows=None if tested is None else tested.num_rows,
+            accuracy=accuracy,
+            test_rows=test_rows,
             evaluate_every=evaluate_every,
             shift=shift,
             classes=tuple(classes),
@@ -169,7 +174,7 @@ def simulate(
             recorded=tuple(recorded),
             blinded=blinded,
         )
-        return open_simulation.run(watch=_shown(progress))
+        return simulation.run(watch=_shown(progress))
 
 
 def _shown(progress: Callable[[Progress], None] | None) -> Watcher:

@@ -19,7 +19,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -31,7 +31,7 @@ from dresfl import __version__
 from dresfl.errors import CheckpointError, DresError
 from dresfl.files import disk, open_private, write_atomic
 from dresfl.model import weights_sha256
-from dresfl.protocol import Answer, RoundRecord, Training
+from dresfl.protocol import Answer, RoundRecord, Session, Training
 
 from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_checkpoint
 from .hidden_course import HiddenCourse
@@ -150,33 +150,20 @@ def summarise(
     test_rows: int | None = None,
 ) -> Summary:
     """The summary of a run that has ended. Engine `direct` shares and uploads nothing."""
-    session, coded = training.session, engine != "direct"
-    residues, parameters = session.field, session.network.num_parameters
-    coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
-    share = session.row_width * len(residues.moduli) * residues.residue_bytes  # of one row, for one client
-    return Summary(
+    session = training.session
+    return _summary(
+        session,
+        progress,
+        weights=training.weights,
+        lies=training.lies,
+        played=training.rounds,
+        answer_bytes=Answer.size(session.field, session.network.num_parameters),
         name=name,
         engine=engine,
-        test_accuracy=progress.accuracy,
         rounds=training.rounds,
-        skipped_rounds=progress.skipped,
-        alarms=progress.alarms,
-        liars={str(client): count for client, count in training.lies.items()},
-        mean_survivors=progress.mean_survivors,
-        recovery_threshold=session.recovery_threshold,
-        answers_needed=session.answers_needed,
         reliable_clients=reliable_clients,
-        train_rows=sum(session.client_rows[client] for client in session.included),
         test_rows=test_rows,
-        weights_sha256=weights_sha256(training.weights),
-        seconds=progress.seconds,
-        seconds_per_round=progress.seconds / training.rounds,
-        bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
-        bytes_uploaded=progress.answers * Answer.size(residues, parameters) if coded else 0,
-        modulus_bits=residues.modulus.bit_length(),
         needed_bits=session.needed_bits,
-        peak_bits=progress.peak_bits,
-        versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
 
 
@@ -194,37 +181,75 @@ def summarise_hidden(
 
     totals: what the clients counted on their own rows, summed.
     """
-    session, plan, coded = course.session, course.session.hidden_plan, engine != "direct"
-    residues = session.field
+    plan = course.session.hidden_plan
+    found = _summary(
+        course.session,
+        progress,
+        weights=course.weights,
+        lies=course.lies,
+        played=max(1, course.round_number),
+        answer_bytes=plan.upload_bytes,
+        name=name,
+        engine=engine,
+        rounds=course.rounds,
+        reliable_clients=reliable_clients,
+        test_rows=test_rows,
+        needed_bits=float(plan.most_bits),
+    )
+    return dataclasses.replace(
+        found,
+        mode="hidden",
+        validation_losses={str(done): loss for done, loss in sorted(course.losses.items())},
+        totals=totals,
+        stopped_after=course.round_number if course.round_number < course.rounds else None,
+    )
+
+
+def _summary(
+    session: Session,
+    progress: Progress,
+    *,
+    weights: Tensor | None,
+    lies: Mapping[int, int],
+    played: int,
+    answer_bytes: int,
+    name: str,
+    engine: str,
+    rounds: int,
+    reliable_clients: int | None,
+    test_rows: int | None,
+    needed_bits: float,
+) -> Summary:
+    """What the summaries of both modes have in common.
+
+    played: rounds, for the seconds of one. answer_bytes: what a client uploads in a round.
+    """
+    residues, coded = session.field, engine != "direct"
     coded_rows = sum(session.coded_rows(client) for client in range(session.num_clients))
-    share = session.row_width * len(residues.moduli) * residues.residue_bytes
+    share = session.row_width * len(residues.moduli) * residues.residue_bytes  # of one row, for one client
     return Summary(
         name=name,
         engine=engine,
         test_accuracy=progress.accuracy,
-        rounds=course.rounds,
+        rounds=rounds,
         skipped_rounds=progress.skipped,
         alarms=progress.alarms,
-        liars={str(client): count for client, count in course.lies.items()},
+        liars={str(client): count for client, count in lies.items()},
         mean_survivors=progress.mean_survivors,
         recovery_threshold=session.recovery_threshold,
         answers_needed=session.answers_needed,
         reliable_clients=reliable_clients,
         train_rows=sum(session.client_rows[client] for client in session.included),
         test_rows=test_rows,
-        weights_sha256="" if course.weights is None else weights_sha256(course.weights),
+        weights_sha256="" if weights is None else weights_sha256(weights),
         seconds=progress.seconds,
-        seconds_per_round=progress.seconds / max(1, course.round_number),
+        seconds_per_round=progress.seconds / played,
         bytes_shared=coded_rows * share * (session.num_clients - 1) if coded else 0,
-        bytes_uploaded=progress.answers * plan.upload_bytes if coded else 0,
+        bytes_uploaded=progress.answers * answer_bytes if coded else 0,
         modulus_bits=residues.modulus.bit_length(),
-        needed_bits=float(plan.most_bits),
+        needed_bits=needed_bits,
         peak_bits=progress.peak_bits,
         versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        mode="hidden",
-        validation_losses={str(done): loss for done, loss in sorted(course.losses.items())},
-        totals=totals,
-        stopped_after=course.round_number if course.round_number < course.rounds else None,
     )
 
 

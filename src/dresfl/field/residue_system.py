@@ -193,12 +193,12 @@ class ResidueSystem(ModularArithmetic[Tensor]):
             raise FieldError(f"values are shifted by 0 to {_MOST_SHIFT} bits, not {bits}")
         digits = self.digits(residues)
         low = low_bits(digits, wrapped_radix(self.moduli), bits)
-        rest = self.sub(residues, self._embed_wide(low, bits))
+        rest = self.sub(residues, self.embed_wide(low, bits))
         inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
         return self.mul(rest, per_channel(inverse, rest)), self._float_radix @ digits
 
-    def _embed_wide(self, values: Tensor, bits: int) -> Tensor:
-        """The residues of integers 0 ≤ x < 2^bits, bits ≤ 62."""
+    def embed_wide(self, values: Tensor, bits: int) -> Tensor:
+        """The residues of int64 values |x| < 2^bits, bits ≤ 62."""
         if bits <= 52:
             return self.embed(values)
         high, low = values >> 31, values & (2**31 - 1)

@@ -148,7 +148,7 @@ class Session:
     @cached_property
     def field(self) -> ResidueSystem:
         if self.hidden is not None:
-            return ResidueField(self.hidden.moduli, len(self.hidden.moduli), self.device)
+            return self.hidden.field(self.device)
         return choose_field(self.network, self.parameters, self.moduli, self.device)
 
     @property

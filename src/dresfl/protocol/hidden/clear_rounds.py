@@ -4,7 +4,7 @@ What the masks leave behind is their dither: a cut gives ⌊(z + l + centre)/2^t
 `Dither` says where l comes from. With the low parts of a real run's seeds, a clear round gives that run's bits.
 
 Three rings play the same program:
-- `IntegerRing`: Python integers of any size. It is slow and obvious: what the others are held against.
+- `IntegerRing`: Python integers of any size. It is slow and obvious: the tests compare the others with it.
 - `ResidueRing`: a few residues of the clear values. It is the fast one, on CPUs and GPUs, and gives the same integers.
 - `RealRing`: float64, for experiments that need no exact bits.
 
@@ -196,8 +196,7 @@ class ResidueRing(Ring[Tensor]):
     def cut(self, item: Item, values: Tensor, low: Tensor, middle: int) -> Tensor:
         added, shape = low + middle, values.shape
         field = self.arithmetic
-        high = field.scale(field.embed(added >> 31), 2**31)  # |added| < n·2^t < 2^62
-        residues = field.add(field.add(values, high), field.embed(added & (2**31 - 1))).flatten(1)
+        residues = field.add(values, field.embed_wide(added, 62)).flatten(1)  # |added| < n·2^t < 2^62
         cut, sizes = field.floor_shift(residues, _shift(item))
         self._check(item, sizes - added.flatten().to(torch.float64))
         return cut.view(shape)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters, recovery_threshold
@@ -155,21 +154,6 @@ class HiddenPlan:
         """The field of all shares and openings."""
         return ResidueField(self.moduli, len(self.moduli), device)
 
-    def sharing_values(self) -> dict[str, object]:
-        """What decides the shares and seeds of a sharing, beyond the code and the rows, as plain values."""
-        kept = ("mask_degree", "honest_clients", "trusted_dealers", "runs", "trials")
-        return {"degree": self.degree, **{name: getattr(self.settings, name) for name in kept}}
-
-    def run_values(self) -> dict[str, object]:
-        """What decides a run, beyond its sharing and network, as plain values."""
-        return {
-            "settings": dataclasses.asdict(self.settings),
-            "optimizer": dataclasses.asdict(self.optimizer),
-            "rounds": self.rounds,
-            "masks": self.num_masks,
-            "validation_rows": self.validation_rows,
-        }
-
     @property
     def state_size(self) -> int:
         """Values of a run's state after a round: the weights, and what guards carry behind them."""
@@ -276,10 +260,6 @@ class HiddenPlan:
     def final_products(self, state: Elements) -> list[Elements]:
         """What the last hop opens: the weights (M,N,P) of the final state."""
         return [state[:, :, : self.network.num_parameters]]
-
-    def assembled(self, shares: Sequence[Tensor]) -> Tensor:
-        """The state (M,1,·) after a weight hop, from what came of its masked items, in order."""
-        return torch.cat(tuple(shares), 2)
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
         """W_0 (P,) int64: public, from the common seed."""
@@ -482,9 +462,9 @@ def _program(network: Network, parameters: CodeParameters, settings: HiddenSetti
 def _guard(name: str, limit: float, num_masks: int, factors: tuple[int, ...]) -> Guard:
     """A guard for a sum whose log2 is to stay below `limit`.
 
-    The quotient carries the dither of its cut: at most n/2 units, and 8 standard deviations of √(n/12) units but for
-    one case in 10^15. The limit lies four times that high. So a sum below 3/4 of its limit never stops a run, and a
-    sum above 5/4 of it always does.
+    The quotient carries the dither of its cut: at most n/2 units, and at most 8 standard deviations of √(n/12) units,
+    except in one case in 10^15. The limit lies four times that high. So a sum below 3/4 of its limit never stops a run,
+    and a sum above 5/4 of it always does.
     """
     noise = math.ceil(min(num_masks / 2, 8 * math.sqrt(num_masks / 12)))
     units = 4 * max(1, noise)

@@ -4,6 +4,7 @@ Axis letters: B rows, F features; an image is (H, W, C), height, width and chann
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,15 @@ class DataSet:
         """
         return self.inputs.shape[1:]
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest input value.
+
+        >>> DataSet(np.array([[1, -2]], np.float32), np.array([0]), 1, "row").extremes == (-2, 1)
+        True
+        """
+        return float(self.inputs.min()), float(self.inputs.max())
+
     def _check_form(self) -> None:
         if self.inputs.dtype != np.float32 or self.inputs.ndim not in (2, 4):
             raise DataError(
@@ -82,7 +92,7 @@ class DataSet:
 
     def _check_inputs(self) -> None:
         # The extremes tell all and need no mask as large as the data: NaN and inf both reach one of them.
-        low, high = self.inputs.min(), self.inputs.max()
+        low, high = self.extremes
         if not (np.isfinite(low) and np.isfinite(high)):
             row = self._first_row(~np.isfinite(self.inputs))
             raise DataError(

@@ -13,6 +13,7 @@ from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
 
+_CENTRAL = ("centralised", "like-centralised")
 _OF_A_RUN = ("decoded_share", "skipped_rounds", "mean_survivors", "seconds", "weights_sha256")
 
 
@@ -95,8 +96,8 @@ def accuracies(found: Table, *, gap: str = " ", bold: str = "") -> tuple[list[st
         for dataset, methods in found.items():
             own, published = methods.get(method), PAPER.get((dataset, method))
             text = mean_text(own["mean"], own["sd"], own["seeds"]) if own else "–"
-            federated = [entry["mean"] for name, entry in methods.items() if name != "centralised"]
-            if own and method != "centralised" and own["mean"] == max(federated):
+            federated = [entry["mean"] for name, entry in methods.items() if name not in _CENTRAL]
+            if own and method not in _CENTRAL and own["mean"] == max(federated):
                 text = f"{bold}{text}{bold}"
             row.append(f"{text}{gap}({mean_text(*published, seeds=5) if published else '–'})")
         rows.append(row)
@@ -113,6 +114,7 @@ def markdown(records: Sequence[Record]) -> str:
         "Bold: the best method, centralised training left aside. Made from the records in `jsonl/`.",
         _grid(*accuracies(found, gap="<br>", bold="**")),
         *(f"**Note.** {note}." for note in notes),
+        *_perturbed(records, found),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
         "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
@@ -120,6 +122,28 @@ def markdown(records: Sequence[Record]) -> str:
         *_dropouts(records, found),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _perturbed(records: Sequence[Record], found: Table) -> list[str]:
+    """How far runs of one seed end from each other if their first weights differ by 1e-9."""
+    lines = []
+    for dataset, methods in found.items():
+        for method, entry in methods.items():
+            own = [run for run in records if (run.dataset, run.method, run.feasible) == (dataset, method, True)]
+            seeds = {run.seed for run in own if run.perturbation}
+            if not seeds:
+                continue
+            percents = [run.percent for run in own if run.seed in seeds]
+            lines.append(
+                f"- {data_set_label(dataset)}, {METHOD_LABELS[method]}: {min(percents):.2f} to {max(percents):.2f} % "
+                f"over {len(percents)} runs of one seed, {entry['mean']:.2f} ± {entry['sd']:.2f} % over the seeds"
+            )
+    if not lines:
+        return []
+    intro = (
+        "SCAFFOLD is chaotic: runs of one seed whose first weights differ by 1e-9, in float64, end far from each other."
+    )
+    return ["\n".join([intro, "", *lines])]
 
 
 def _ways(found: Table) -> list[list[str]]:

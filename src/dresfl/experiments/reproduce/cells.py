@@ -18,7 +18,7 @@ from dresfl.errors import CheckpointError, UsageError
 from dresfl.experiments.comparison import run_baseline
 from dresfl.experiments.config import RunConfig, differences, load_config
 from dresfl.experiments.prepare import prepare
-from dresfl.experiments.training import train
+from dresfl.experiments.training import read_origin, train
 from dresfl.kernels.threads import torch_threads
 from dresfl.storage.run_folder import Progress, clear_run, read_metrics
 
@@ -62,6 +62,7 @@ def run_cell(cell: Cell, data: Path | None, out: Path, report: Report) -> Record
             report(progress.round_number, progress.accuracy)
 
         summary = train(config, folder=data, out=folder, resume=True, watch=watch)
+        summary = {**summary, **read_origin(folder)}
         evaluations = [line for line in read_metrics(folder) if "test_accuracy" in line]
     else:
         summary, evaluations = _baseline(cell, data, report)
@@ -91,6 +92,7 @@ def _baseline(cell: Cell, data: Path | None, report: Report) -> tuple[dict[str, 
         "reliable_clients": prepared.dropouts.num_reliable,
         "train_rows": prepared.split.train.num_rows,
         "test_rows": prepared.split.test.num_rows,
+        **prepared.split.origin.to_dict(),
         "weights_sha256": curve.weights_sha256,
         "seconds": curve.seconds,
     }
@@ -108,6 +110,8 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
         "loss": "squared" if cell.is_dresfl else "cross-entropy",
         "train_rows": summary["train_rows"],
         "test_rows": summary["test_rows"],
+        "data_sha256": summary.get("data_sha256"),
+        "extractor_sha256": summary.get("extractor_sha256"),
         "config": tomllib.loads(to_toml(config)),
     }
     refused = summary.get("alarms", 0)

@@ -83,7 +83,7 @@ def prepare(
         measured = DataSet(
             train.inputs[held_out], train.labels[held_out], train.num_classes, train.name, transformed=True
         )
-        split = Split(train, measured)
+        split = Split(train, measured, made_from=split.origin)
     dealt = partition(
         train.labels[given],
         config.federation.num_clients,

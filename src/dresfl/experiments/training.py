@@ -3,6 +3,7 @@
 The loop is that of `dresfl.api.simulate`; the folder is described in `dresfl.storage.run_folder`.
 """
 
+import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def train(
     with torch_threads(config.threads):
         prepared = prepare(config, folder) if prepared is None else prepared
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
+        _keep_origin(prepared, out)
         _note_dangers(prepared, note)
         if config.mode == "hidden":
             hidden = HiddenSimulation(
@@ -83,6 +85,30 @@ def train(
             blinded=blinded,
         )
         return simulation.run(watch).summary.to_dict()
+
+
+def read_origin(out: Path) -> dict[str, Any]:
+    """What the run in a folder was made from: `Origin.to_dict`. Nothing, if an older version began it."""
+    path = out / "data.json"
+    try:
+        origin: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return origin
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}", "choose another --out") from error
+
+
+def _keep_origin(prepared: Prepared, out: Path) -> None:
+    """Write data.json; refuse to go on with other data than the run began with."""
+    origin, before = prepared.split.origin.to_dict(), read_origin(out)
+    differing = [key for key in origin if before and before.get(key) != origin[key]]
+    if differing:
+        raise CheckpointError(
+            f"the run in {out} began with other data ({', '.join(differing)})",
+            "give the folder that it began with, or choose another --out; `dresfl data check` shows the digests",
+        )
+    write_atomic(out / "data.json", (json.dumps(origin, indent=2) + "\n").encode())
 
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:

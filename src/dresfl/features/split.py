@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dresfl.data import DataSet, Split, map_rows
+from dresfl.data import DataSet, Origin, Split, map_rows
 from dresfl.errors import DataError
 from dresfl.files import write_atomic
 
@@ -51,7 +51,8 @@ def extract_features(
             else:
                 inputs = _shared_rows(rows, settings, shared / f"{data.name}-{part}-{_digest(extractor, settings)}.npy")
         parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
-    return Split(*parts)
+    weights = extractor.weights_sha256 if extractor is not None else None
+    return Split(train=parts[0], test=parts[1], made_from=Origin(split.origin.data, weights))
 
 
 def extracted(extractor: Extractor, images: npt.NDArray[np.float32]) -> Iterator[Rows]:
@@ -130,7 +131,7 @@ def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None
         raise DataError(f"{data.name}: {extractor.name} wants images of 1 or 3 channels, not {data.input_shape}")
     if cache is None:
         return np.concatenate(list(extracted(extractor, data.inputs)))
-    images = hashlib.sha256(np.ascontiguousarray(data.inputs).data).hexdigest()
+    images = data.sha256["inputs"]
     digest = hashlib.sha256(f"{extractor.digest} {images} {data.input_shape}".encode()).hexdigest()
     path = cache / f"{data.name}-{part}-{digest[:24]}.npy"
     if not path.exists():

@@ -19,7 +19,7 @@ from dresfl.errors import CheckpointError, Diverged, DresError, FieldError, Head
 from dresfl.experiments.comparison import BaselineSettings, run_baseline
 from dresfl.experiments.config import RunConfig, differences, load_config
 from dresfl.experiments.published import LIKE
-from dresfl.experiments.training import train
+from dresfl.experiments.training import read_origin, train
 from dresfl.kernels.threads import torch_threads
 from dresfl.storage.run_folder import Progress, clear_run, read_metrics
 
@@ -93,6 +93,7 @@ def _dresfl(
     with torch_threads(config.threads):
         prepared = dataclasses.replace(keeper.prepared(cell), config=config)
     summary = train(config, out=folder, resume=True, watch=watch, prepared=prepared)
+    summary = {**summary, **read_origin(folder)}
     return summary, [line for line in read_metrics(folder) if "test_accuracy" in line]
 
 
@@ -121,6 +122,7 @@ def _baseline(cell: Cell, keeper: DataKeeper, report: Report) -> tuple[dict[str,
         "reliable_clients": prepared.dropouts.num_reliable,
         "train_rows": sum(map(len, prepared.parts)),
         "test_rows": prepared.split.test.num_rows,
+        **prepared.split.origin.to_dict(),
         "weights_sha256": curve.weights_sha256,
         "seconds": curve.seconds,
     }
@@ -148,6 +150,8 @@ def _record(cell: Cell, config: RunConfig, summary: dict[str, Any], evaluations:
         "precision": summary.get("precision"),
         "train_rows": summary["train_rows"],
         "test_rows": summary["test_rows"],
+        "data_sha256": summary.get("data_sha256"),
+        "extractor_sha256": summary.get("extractor_sha256"),
         "config": tomllib.loads(to_toml(config)),
     }
     refused = summary.get("alarms", 0)

@@ -19,6 +19,7 @@ SAME_RESULT = ("name", "engine", "device", "threads", "evaluate_every", "checkpo
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
 _RESULT = ("test_accuracy", "skipped_rounds", "decoded_share", "mean_survivors", "seconds", "weights_sha256")
+_ORIGIN = ("data_sha256", "extractor_sha256")
 
 
 @final
@@ -107,6 +108,8 @@ def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
     for (dataset, method), runs in groups.items():
         ignored = ("seed", "dropout", *SAME_RESULT)
         differing = {name for run in runs[1:] for name in differences(runs[0].config, run.config, ignored)}
+        known = [run.header for run in runs if run.header.get("data_sha256")]  # version 0.2 and before kept none
+        differing |= {name for name in _ORIGIN if any(header[name] != known[0][name] for header in known)}
         if differing:
             raise DresError(
                 f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",

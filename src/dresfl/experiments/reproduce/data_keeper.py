@@ -1,6 +1,7 @@
 """What a process keeps between two runs on the same data: reading and transforming features takes longer than a run."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import final
 
@@ -21,10 +22,13 @@ class DataKeeper:
     """The data set of the run before, ready for the next one. A process has one keeper, and it keeps one data set.
 
     shared: where processes share the rows of extracted features (see `extract_features`); None: each has its own.
+    several: the data (`Cell.data_key`) that more than one cell reads, so that its rows are worth a place there.
     """
 
-    def __init__(self, folder: Path | None, shared: Path | None = None) -> None:
-        self._folder, self._shared = folder, shared
+    def __init__(
+        self, folder: Path | None, shared: Path | None = None, several: Collection[tuple[object, ...]] = ()
+    ) -> None:
+        self._folder, self._shared, self._several = folder, shared, several
         self._key: tuple[object, ...] = ()
         self._split: Split | None = None
         self._integers: dict[Quantizer, ClientData] = {}
@@ -37,7 +41,8 @@ class DataKeeper:
             self._split = None  # first: both may not fit
             self._integers.clear()
             self.real_rows.release()
-            self._split, self._key = load_split(cell.config, self._folder, self._shared), cell.data_key
+            shared = self._shared if cell.data_key in self._several else None
+            self._split, self._key = load_split(cell.config, self._folder, shared), cell.data_key
         if cell.is_dresfl:
             self.real_rows.release()
         held_out = held_out_rows(self._split.train.labels) if cell.trial else None

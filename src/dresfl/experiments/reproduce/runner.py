@@ -5,17 +5,17 @@ process dies, does not end the others. Ctrl-C lets DReS-FL cells checkpoint.
 """
 
 import contextlib
+import fcntl
 import functools
 import gc
 import multiprocessing
 import os
 import shutil
 import signal
-import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -142,12 +142,14 @@ def _run_in_processes(
     """Run `jobs` cells at a time. For each, a process sends reports (rounds done, accuracy), and last the outcome."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     running: dict[Connection, _Running] = {}
-    out.mkdir(parents=True, exist_ok=True)
-    shared = Path(tempfile.mkdtemp(prefix="shared-", dir=out))  # rows of features, mapped by all processes
-    try:
+    wanted = Counter(cell.data_key for cell in waiting)
+    several = frozenset(key for key, cells in wanted.items() if cells > 1)
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(_shared_folder(out))
+        stack.callback(_stop, running)
         while waiting or running:
             while waiting and len(running) < jobs:
-                pipe, process = _start(data, out, shared, threads)
+                pipe, process = _start(DataKeeper(data, shared, several), out, threads)
                 cell = _next(waiting, running)
                 running[pipe] = _Running(cell, process)
                 _send(pipe, cell)
@@ -174,9 +176,20 @@ def _run_in_processes(
                     del running[pipe]
                     pipe.close()
                     one.process.join()
-    finally:
-        _stop(running)
-        shutil.rmtree(shared, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _shared_folder(out: Path) -> Iterator[Path]:
+    """A folder for rows of features that all processes map. The last command that uses it removes it."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "shared.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield out / "shared"
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(out / "shared", ignore_errors=True)
 
 
 def _next(waiting: list[Cell], running: dict[Connection, _Running], before: Cell | None = None) -> Cell:
@@ -195,9 +208,9 @@ def _send(pipe: Connection, cell: Cell) -> None:
         pipe.send(cell)
 
 
-def _start(data: Path | None, out: Path, shared: Path, threads: int) -> tuple[Connection, BaseProcess]:
+def _start(keeper: DataKeeper, out: Path, threads: int) -> tuple[Connection, BaseProcess]:
     ours, theirs = multiprocessing.Pipe()
-    arguments = (theirs, data, out, shared, threads)
+    arguments = (theirs, keeper, out, threads)
     process = multiprocessing.get_context("spawn").Process(target=_work, args=arguments, daemon=True)
     # Ctrl-C reaches the whole terminal; a process inherits that it ignores it, even before its first line of Python
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -221,7 +234,7 @@ def _stop(running: dict[Connection, _Running]) -> None:
         one.process.join()
 
 
-def _work(pipe: Connection, data: Path | None, out: Path, shared: Path, threads: int) -> None:
+def _work(pipe: Connection, keeper: DataKeeper, out: Path, threads: int) -> None:
     """The life of a process: cells as they come, of each a few reports a second and the outcome."""
     due = 0.0
 
@@ -236,7 +249,6 @@ def _work(pipe: Connection, data: Path | None, out: Path, shared: Path, threads:
             raise KeyboardInterrupt from None  # the parent stops, or is gone
 
     torch.set_num_threads(threads)
-    keeper = DataKeeper(data, shared)
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         while True:
             pipe.send(_attempt(pipe.recv(), keeper, out, report))

@@ -1,6 +1,6 @@
 """The list of claims in results/README.md: which words of which page rest on which record, and how to compute them.
 
-A section of the list is a record. Its title names the file below results/. The line below has the command and the commit
+A section of the list is a record. Its title names the file below results/. The line below has the command and commit
 that made it. Each row of its table is a claim:
 
     | page | words | numbers |

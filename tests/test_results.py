@@ -24,7 +24,9 @@ TABLE = reproduce.table(RECORDS)
 
 
 def test_every_record_is_a_cell_as_the_recipes_have_it_today() -> None:
-    cells = reproduce.matrix(reproduce.TABLE_DATASETS, reproduce.METHODS, seeds=5, with_infeasible=True)
+    cells = reproduce.matrix(
+        reproduce.TABLE_DATASETS, reproduce.METHODS, seeds=5, with_infeasible=True, perturbations=3
+    )
     done = [cell for cell in cells if finished(cell, RESULTS)]  # refuses a record with other settings
     assert {cell.jsonl(RESULTS).name for cell in done} == {path.name for path in (RESULTS / "jsonl").iterdir()}
 

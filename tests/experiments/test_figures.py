@@ -32,7 +32,7 @@ def plain_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     def grouped(records: list[Record]) -> dict[str, dict[str, list[Record]]]:
         found: dict[str, dict[str, list[Record]]] = {}
         for one in records:
-            if one.feasible:
+            if one.feasible and not one.perturbation:
                 found.setdefault(one.dataset, {}).setdefault(one.method, []).append(one)
         return found
 
@@ -74,6 +74,21 @@ def test_labels_keep_their_order_and_their_distance():
     assert all(above - below >= figures._GAP - 1e-9 for above, below in pairwise(places))
     assert min(places) >= -1e-9
     assert "one seed" in axes.texts[0].get_text()
+
+
+def test_perturbed_runs_are_dotted_and_named():
+    runs = [record("scaffold", 0, [50, 60]), record("scaffold", 1, [70, 80])]
+    runs.append(record("scaffold", 0, [50, 75], perturbation=1))
+    (axes,) = figures._figure4(runs)["figure4"].axes
+    assert [line.get_linestyle() for line in axes.lines].count(":") == 1
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == [
+        "seed 1: 80.00",
+        "seed 0, again: 75.00",
+        "the paper: 71.89 ± 3.92",
+        "mean: 70.00 ± 14.14",
+        "seed 0: 60.00",
+    ]
 
 
 def test_decoded_shares_are_those_between_evaluations():

@@ -79,6 +79,15 @@ class DataSet:
         return self.inputs.shape[1:]
 
     @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest input value.
+
+        >>> DataSet(np.array([[1, -2]], np.float32), np.array([0]), 1, "row").extremes == (-2, 1)
+        True
+        """
+        return float(self.inputs.min()), float(self.inputs.max())
+
+    @cached_property
     def sha256(self) -> dict[str, str]:
         """The digests of both arrays: the bytes of the float32 inputs and of the int64 labels, in C order.
 
@@ -117,7 +126,7 @@ class DataSet:
 
     def _check_inputs(self) -> None:
         # The extremes tell all and need no mask as large as the data: NaN and inf both reach one of them.
-        low, high = self.inputs.min(), self.inputs.max()
+        low, high = self.extremes
         if not (np.isfinite(low) and np.isfinite(high)):
             row = self._first_row(~np.isfinite(self.inputs))
             raise DataError(

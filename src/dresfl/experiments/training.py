@@ -31,12 +31,13 @@ def train(
     note: Callable[[str], None] = lambda text: None,
     recorded: Collection[str] = (),
     blinded: bool = False,
+    prepared: Prepared | None = None,
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
     folder: of the data sets. note: gets a line where a reader should know something, e.g. that the dropouts leave too
     few clients. recorded: the participants that get a transcript in the run's folder (`dresfl.storage.transcript`).
-    blinded: answers are blinded as between real participants.
+    blinded: answers are blinded as between real participants. prepared: what `prepare` made of this configuration.
     """
     if config.mode == "hidden" and (recorded or blinded):
         raise UsageError("--record and --blinded are of the open mode", "in the hidden mode every answer is blinded")
@@ -46,7 +47,7 @@ def train(
     if resume and not out.exists():
         note(f"note: there is no run in {out} yet; it starts with round 1")
     with torch_threads(config.threads):
-        prepared = prepare(config, folder)
+        prepared = prepare(config, folder) if prepared is None else prepared
         write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
         _keep_origin(prepared, out)
         _note_dangers(prepared, note)

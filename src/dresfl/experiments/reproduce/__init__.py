@@ -6,3 +6,4 @@ from .matrix import Cell, matrix, recipe
 from .records import Record, read_records
 from .runner import Failure, Watch, run_matrix
 from .tables import Table, accuracies, brief, markdown, spreadsheet, table
+from .tuning import read_choices, trials, tuned_methods, waves, write_choices

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dresfl.data import data_set_label
 from dresfl.errors import DresError
-from dresfl.experiments.published import METHOD_LABELS, PAPER
+from dresfl.experiments.published import LIKE, METHOD_LABELS, PAPER
 from dresfl.files import write_atomic
 
 from .records import Record, grouped, mean_and_sd
@@ -147,7 +147,8 @@ def _panels(found: Curves, records: Sequence[Record], caption: str) -> Figure:
             final = mean_text(curve["mean"][-1], curve["sd"][-1])
             paper = PAPER.get((dataset, method)) if method != "dresfl" else None
             theirs = f" ({paper[0]:.1f})" if paper else ""
-            ends[method] = curve["mean"][-1], f"{METHOD_LABELS.get(method, method)} {final}{theirs}"
+            label = METHOD_LABELS.get(method, method).removesuffix(", like for like")  # the caption says it
+            ends[method] = curve["mean"][-1], f"{label} {final}{theirs}"
         _label_ends(axes, ends, last)
     return figure
 
@@ -158,6 +159,8 @@ def _figure4(records: Sequence[Record]) -> dict[str, Figure]:
     if not found:
         return {}
     caption = "Thin: single seeds. Thick: their mean. Band: the paper's mean ± standard deviation."
+    if any(run.perturbation for run in records):
+        caption += " Dotted: a seed again, its first weights changed by 1e-9."
     figure, panels = _canvas(len(found), 1, 7.4, 3.6, caption)
     for axes, (dataset, methods) in zip(panels, found.items(), strict=True):
         names = ", ".join(METHOD_LABELS.get(method, method) for method in methods)
@@ -177,8 +180,11 @@ def _figure4(records: Sequence[Record]) -> dict[str, Figure]:
                 if run.method == method:
                     axes.plot([line["round"] for line in run.evaluations],
                               _errors([100 * line["test_accuracy"] for line in run.evaluations]),
-                              color=style["color"], linewidth=0.8, alpha=0.55)  # fmt: skip
-                    ends[f"{method} {run.seed}"] = run.percent, f"seed {run.seed}: {run.percent:.2f}"
+                              color=style["color"], linewidth=0.8, alpha=0.55,
+                              linestyle=":" if run.perturbation else "-")  # fmt: skip
+                    again = ", again" * bool(run.perturbation)
+                    name = f"{method} {run.seed} {run.perturbation}"
+                    ends[name] = run.percent, f"seed {run.seed}{again}: {run.percent:.2f}"
             axes.plot(curve["rounds"], _errors(curve["mean"]), color=style["color"], linewidth=2.4)
             mean, sd = curve["mean"][-1], curve["sd"][-1]
             ends[f"{method} mean"] = mean, f"mean: {mean_text(mean, sd)}"
@@ -192,7 +198,7 @@ def _errors(percents: Iterable[float]) -> list[float]:
 
 def _style(method: str) -> dict[str, Any]:
     """A method's line; one that runs like for like has that of the paper's method."""
-    return _STYLES.get(method.removeprefix("like-"), {"color": "#777777", "linewidth": 1.2})
+    return _STYLES.get(method.removeprefix(LIKE), {"color": "#777777", "linewidth": 1.2})
 
 
 def _plot(axes: Axes, method: str, curve: Mapping[str, Any], last: int) -> None:
@@ -284,7 +290,7 @@ def _decoded(records: Sequence[Record]) -> dict[str, Figure]:
     """A small panel a dropout draw: of the rounds since the evaluation before, the share that was decoded."""
     draws: dict[tuple[bool, int], list[Record]] = {}
     for record in records:
-        if record.method in _NINE_ANSWERS:
+        if record.method in _NINE_ANSWERS and not record.perturbation:
             draws.setdefault((not record.feasible, int(record.header["dropout_seed"])), []).append(record)
     if not draws:
         return {}

@@ -48,6 +48,11 @@ class Record:
         return bool(self.header["feasible"])
 
     @property
+    def perturbation(self) -> int:
+        """Above 0: a run of the same seed with its first weights moved by 1e-9."""
+        return int(self.header.get("perturbation", 0))
+
+    @property
     def percent(self) -> float:
         """The test accuracy after the last round, in percent."""
         return 100 * float(self.result["test_accuracy"])
@@ -90,13 +95,15 @@ def read_records(out: Path) -> list[Record]:
 
 
 def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
-    """{dataset: {method: runs}}: in the table's order, runs by their seeds; infeasible draws are left out.
+    """{dataset: {method: runs}}: in the table's order, runs by their seeds.
+
+    Infeasible draws and perturbed runs are left out.
 
     Raises DresError if runs of one group had different settings: their mean would mean nothing.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
-        if record.feasible:
+        if record.feasible and not record.perturbation:
             groups.setdefault((record.dataset, record.method), []).append(record)
     for (dataset, method), runs in groups.items():
         ignored = ("seed", "dropout", *SAME_RESULT)

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dresfl.data import data_set_label
-from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, ROWS
+from dresfl.experiments.published import LIKE, METHOD_LABELS, METHODS, PAPER, ROWS
 
 from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
 
 LIKE_FOR_LIKE = frozenset(
-    method for method in METHODS if method.startswith("like-") or method in ("dresfl", "dresfl-linear", "dresfl-hidden")
+    method for method in METHODS if method.startswith(LIKE) or method in ("dresfl", "dresfl-linear", "dresfl-hidden")
 )
 """The methods that share features, network sizes, optimiser family and rounds on a data set."""
 
+_CENTRAL = ("centralised", "like-centralised")
 _OF_A_RUN = ("decoded_share", "skipped_rounds", "mean_survivors", "seconds", "weights_sha256")
 
 
@@ -101,8 +102,8 @@ def accuracies(found: Table, *, gap: str = " ", bold: str = "") -> tuple[list[st
         for dataset, methods in found.items():
             own, published = methods.get(method), PAPER.get((dataset, method))
             text = mean_text(own["mean"], own["sd"]) if own else "–"
-            federated = [entry["mean"] for name, entry in methods.items() if not name.endswith("centralised")]
-            if own and not method.endswith("centralised") and own["mean"] == max(federated):
+            federated = [entry["mean"] for name, entry in methods.items() if name not in _CENTRAL]
+            if own and method not in _CENTRAL and own["mean"] == max(federated):
                 text = f"{bold}{text}{bold}"
             row.append(text + (f"{gap}({mean_text(*published)})" if published else ""))
         rows.append(row)
@@ -124,7 +125,7 @@ def brief(found: Table, block: str) -> str:
     rows = []
     for method in methods:
         bold = "**" if method == "dresfl" else ""
-        label = "centralised ReLU" if method == "centralised" else METHOD_LABELS[method]
+        label = "centralised ReLU" if method == "centralised" else METHOD_LABELS[method].removesuffix(", like for like")
         row = [f"{bold}{label}{bold}"]
         for dataset, entries in found.items():
             own, published = entries.get(method), PAPER.get((dataset, method))
@@ -151,6 +152,7 @@ def markdown(records: Sequence[Record]) -> str:
         "Bold: the best method, centralised training left aside. Made from the records in `jsonl/`.",
         _grid(*accuracies(found, gap="<br>", bold="**")),
         *(f"**Note.** {note}." for note in notes),
+        *_perturbed(records, found),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
         "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
@@ -158,6 +160,28 @@ def markdown(records: Sequence[Record]) -> str:
         *_dropouts(records, found),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _perturbed(records: Sequence[Record], found: Table) -> list[str]:
+    """How far runs of one seed end from each other if their first weights differ by 1e-9."""
+    lines = []
+    for dataset, methods in found.items():
+        for method, entry in methods.items():
+            own = [run for run in records if (run.dataset, run.method, run.feasible) == (dataset, method, True)]
+            seeds = {run.seed for run in own if run.perturbation}
+            if not seeds:
+                continue
+            percents = [run.percent for run in own if run.seed in seeds]
+            lines.append(
+                f"- {data_set_label(dataset)}, {METHOD_LABELS[method]}: {min(percents):.2f} to {max(percents):.2f} % "
+                f"over {len(percents)} runs of one seed; over the seeds {mean_text(entry['mean'], entry['sd'])} %"
+            )
+    if not lines:
+        return []
+    intro = (
+        "SCAFFOLD is chaotic: runs of one seed whose first weights differ by 1e-9, in float64, end far from each other."
+    )
+    return ["\n".join([intro, "", *lines])]
 
 
 def _ways(found: Table) -> list[list[str]]:

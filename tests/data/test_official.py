@@ -146,3 +146,11 @@ def test_the_command_prints_files_and_digests(dresfl: Run, folder: Path):
 
 def test_a_folder_without_data_is_refused(dresfl: Run, tmp_path: Path):
     refused(dresfl("data", "check", str(tmp_path)), 1, "holds no file of a known data set", "data-sets.md")
+
+
+def test_the_page_of_data_sets_has_every_set_and_every_verdict():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "data-sets.md").read_text(encoding="utf-8")
+    licences = page.partition("## Licences")[2]
+    assert all(source.label in licences for source in sources().values())
+    shown = [verdict for verdict in official.MEANING if verdict not in ("missing", "unknown")]
+    assert all(f"| `{verdict}` |" in page for verdict in shown)

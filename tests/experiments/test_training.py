@@ -202,8 +202,8 @@ def test_a_crash_at_any_disk_access_is_survived(tmp_path, monkeypatch):
         train(small(*settings), out=tmp_path / "unbroken")
         steps = count()
     wanted = outcome(tmp_path / "unbroken")
-    # config, data digests, three checkpoints with the metrics before each, model, summary: three accesses a file; and two checkpoints
-    # that stay as the one before
+    # config, data digests, three checkpoints with the metrics before each, model, summary: three accesses a file; and
+    # two checkpoints that stay as the one before
     assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 3
     for step in range(1, steps + 1):
         out = tmp_path / str(step)

@@ -123,6 +123,6 @@ def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
     }
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """To four decimals; sd is that of a sample (n − 1), and 0 for a single value."""
-    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else 0.0
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """To four decimals; sd is that of a sample (n − 1). A single value has none."""
+    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else None

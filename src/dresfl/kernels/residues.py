@@ -17,6 +17,10 @@ SLACK = 2
 _EXACT = 2**53 - 2**25
 
 
+# Values of all parts of a long product that a GPU computes at once: 512 MB.
+_MOST_PARTS = 2**26
+
+
 def per_channel(values: Tensor, like: Tensor) -> Tensor:
     """One value for each channel (M,), as (M,1,...) that broadcasts over `like` (M,...)."""
     return values.view(-1, *[1] * (like.dim() - 1))
@@ -54,9 +58,28 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
         raise ValueError(f"factors up to {left_bound} and {right_bound} have no exact float64 product")
     if inner <= step:
         return reduce_(torch.matmul(left, right), moduli, inverses)
+    if left.is_cuda and left.numel() // inner * right.shape[-1] * -(-inner // step) <= _MOST_PARTS:
+        return matmul_at_once(left, right, moduli, inverses, step)
     total = torch.zeros((), dtype=left.dtype, device=left.device)
     for start in range(0, inner, step):
         part = torch.matmul(left[..., start : start + step], right[..., start : start + step, :])
         total = total + reduce_(part, moduli, inverses)
     # up to 2^29 parts of |r| ≤ 2^23 + SLACK each stay below 2^53
     return reduce_(total, moduli, inverses)
+
+
+def matmul_at_once(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, step: int) -> Tensor:
+    """`matmul` whose inner axis is cut into parts of at most `step`, all parts in one product: for a GPU, a few launches.
+
+    The parts are equal, so that nothing is copied to fill the last one up, if the inner length has a divisor near step.
+    """
+    inner = left.shape[-1]
+    size = next((n for n in range(step, step // 2, -1) if inner % n == 0), step)
+    parts = -(-inner // size)
+    missing = parts * size - inner
+    if missing:
+        left = torch.nn.functional.pad(left, (0, missing))
+        right = torch.nn.functional.pad(right, (0, 0, 0, missing))
+    lefts = left.unflatten(-1, (parts, size)).movedim(-2, -3)  # (M,...,m,n) -> (M,...,parts,m,size)
+    products = torch.matmul(lefts, right.unflatten(-2, (parts, size)))  # (M,...,parts,m,k)
+    return reduce_(reduce_(products, moduli, inverses).sum(-3), moduli, inverses)

@@ -7,8 +7,12 @@ below 2^53; then one reduction brings it back. Longer sums are split.
 All tensors carry the channel axis first, (M, ...); `moduli` and `inverses` are (M,) float64.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
+
+Operation = Literal["add", "sub", "mul"]
 
 # x − p·round(x·(1/p)): for |x| ≤ 2^53 the quotient is off by at most 2/p, so |result| ≤ p/2 + 2.
 SLACK = 2
@@ -28,8 +32,33 @@ def per_channel(values: Tensor, like: Tensor) -> Tensor:
 
 def reduce_(x: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """Reduce integer-valued x, |x| < 2^53 − 2^25, to symmetric residues, in place."""
+    if _fused(x) and x.is_contiguous():
+        from .float_triton import reduce_ as fused
+
+        return fused(x, moduli, inverses)
     quotient = (x * per_channel(inverses, x)).round_()
     return x.addcmul_(quotient, per_channel(moduli, x), value=-1)
+
+
+def combine(operation: Operation, left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """left + right, left − right or left · right, elementwise, reduced; right broadcasts to left."""
+    if _fused(left):
+        from .float_triton import elementwise
+
+        found = elementwise(operation, left, right, moduli, inverses)
+        if found is not None:
+            return found
+    raw = left * right if operation == "mul" else left + right if operation == "add" else left - right
+    return reduce_(raw, moduli, inverses)
+
+
+def _fused(x: Tensor) -> bool:
+    """Whether float64 residues are on a GPU that runs the Triton kernels."""
+    if not x.is_cuda or x.dtype != torch.float64:
+        return False
+    from .gpu import fused_kernels
+
+    return fused_kernels(str(x.device))
 
 
 def canonical_(x: Tensor, moduli: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cuts and dither on a GPU are those of torch's operations, bit for bit. Without a GPU, Triton's interpreter runs them."""
+"""Cuts and dither on a GPU are those of Python's integers and of the CPU. Without a GPU, Triton's interpreter runs."""
 
 import math
 import os

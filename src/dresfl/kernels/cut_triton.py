@@ -290,13 +290,15 @@ def word_sums(key: Tensor, domain: int, index: Tensor, terms: int, bits: int, co
         raise ValueError(f"{terms} integers of {bits} bits for {count} places are too many for one call")
     if index.dtype != torch.int64 or index.numel() != 1 or key.shape != (8,):
         raise ValueError("an index of one int64 and a key of 8 words expected")
+    nonce = int(domain) * 256
     if count % 16 == 0 and count >= FEWEST_WHOLE:
         sums = torch.empty(count, dtype=torch.int64, device=key.device)
         blocks, first = count // 16, _start(start, str(key.device))
-        numbers = index, sums, terms, blocks, first, top_mask, int(domain) * 256
-        _whole_kernel[(triton.cdiv(blocks, _TILE),)](key, *numbers, LIMBS=limbs, TILE=_TILE)
+        grid = (triton.cdiv(blocks, _TILE),)
+        _whole_kernel[grid](key, index, sums, terms, blocks, first, top_mask, nonce, LIMBS=limbs, TILE=_TILE)
         return sums
     sums = torch.full((count,), start, dtype=torch.int64, device=key.device)
-    numbers = index, sums, words, terms, count, (2**32 - 1) // count, top_mask, int(domain) * 256
-    _scattered_kernel[(triton.cdiv(words, 16 * _TILE),)](key, *numbers, LIMBS=limbs, TILE=_TILE)
+    grid = (triton.cdiv(words, 16 * _TILE),)
+    sizes = words, terms, count, (2**32 - 1) // count
+    _scattered_kernel[grid](key, index, sums, *sizes, top_mask, nonce, LIMBS=limbs, TILE=_TILE)
     return sums

@@ -98,7 +98,7 @@ def matmul(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, left_b
 
 
 def matmul_at_once(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor, step: int) -> Tensor:
-    """`matmul` whose inner axis is cut into parts of at most `step`, all parts in one product: for a GPU, a few launches.
+    """`matmul` whose inner axis is cut into parts of at most `step`, all parts in one product: a few launches on a GPU.
 
     The parts are equal, so that nothing is copied to fill the last one up, if the inner length has a divisor near step.
     """
@@ -109,6 +109,7 @@ def matmul_at_once(left: Tensor, right: Tensor, moduli: Tensor, inverses: Tensor
     if missing:
         left = torch.nn.functional.pad(left, (0, missing))
         right = torch.nn.functional.pad(right, (0, 0, 0, missing))
-    lefts = left.unflatten(-1, (parts, size)).movedim(-2, -3)  # (M,...,m,n) -> (M,...,parts,m,size)
-    products = torch.matmul(lefts, right.unflatten(-2, (parts, size)))  # (M,...,parts,m,k)
+    lefts = left.reshape(*left.shape[:-1], parts, size).movedim(-2, -3)  # (M,...,m,n) -> (M,...,parts,m,size)
+    rights = right.reshape(*right.shape[:-2], parts, size, right.shape[-1])
+    products = torch.matmul(lefts, rights)  # (M,...,parts,m,k)
     return reduce_(reduce_(products, moduli, inverses).sum(-3), moduli, inverses)

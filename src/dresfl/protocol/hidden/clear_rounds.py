@@ -166,7 +166,9 @@ class ResidueRing(Ring[Tensor]):
 
     def __init__(self, plan: HiddenPlan, device: str = "cpu", exceeded: Tensor | None = None) -> None:
         items = [item for number in {0, 1, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
-        cut = [item.bits for item in items if item.shift is not None]  # what is opened in the clear is smaller than these
+        cut = [
+            item.bits for item in items if item.shift is not None
+        ]  # what is opened in the clear is smaller than these
         self.arithmetic: ResidueField = clear_field(max(cut), device)
         self._exceeded = exceeded
         self._limits = {f"{guard.name} quotient": guard.limit for guard in plan.program.guards}

@@ -19,6 +19,7 @@ from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import load_config
+from dresfl.experiments.published import METHOD_LABELS
 from dresfl.experiments.reproduce import cells as cells_module
 from dresfl.experiments.reproduce import figures, runner
 from dresfl.experiments.reproduce.matrix import NEEDED, feasible_draws, infeasible_draw
@@ -331,7 +332,8 @@ def test_the_page_tells_engines_draws_and_decoded_rounds(done: Path):
     page = paper.markdown(records)
     assert "An infeasible draw" in page
     assert "Passed over as infeasible: none" in page
-    assert "| digits | DReS-FL, the paper's recipe; DReS-FL, our recipe | 2 | 4 | coded |" in page
+    linear = METHOD_LABELS["dresfl-linear"]
+    assert f"| digits | DReS-FL, the paper's recipe; DReS-FL, our recipe; {linear} | 2 | 4 | coded |" in page
     mixed = [
         dataclasses.replace(record, header={**record.header, "engine": "direct", "passed_over": [7]})
         if record.seed == 1 and record.method == "dresfl"

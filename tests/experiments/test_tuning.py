@@ -274,7 +274,7 @@ def test_a_keeper_reads_data_once_and_gives_what_prepare_gives(monkeypatch: pyte
     for cell, found in zip((cells[0], trial), (given[5], keeper.prepared(trial)), strict=True):
         held_out = held_out_rows(found.split.train.labels) if cell.trial else None
         wanted = prepare(cell.config, None, held_out=held_out)
-        assert found.session.digest == wanted.session.digest
+        assert found.session.sharing_digest == wanted.session.sharing_digest
         for ours, theirs in zip(found.client_data(), wanted.client_data(), strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 

@@ -178,9 +178,7 @@ def _perturbed(records: Sequence[Record], found: Table) -> list[str]:
             )
     if not lines:
         return []
-    intro = (
-        "SCAFFOLD is chaotic: runs of one seed whose first weights differ by 1e-9, in float64, end far from each other."
-    )
+    intro = "SCAFFOLD can be chaotic. Here are runs of one seed whose first weights differ by 1e-9, all in float64:"
     return ["\n".join([intro, "", *lines])]
 
 

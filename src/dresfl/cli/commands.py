@@ -10,7 +10,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import audit, display, flower, hidden_plan, identity, network, reproduce
+from . import advice, audit, display, flower, hidden_plan, identity, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ def _root(
     pass
 
 
-@app.command("plan", epilog="Example: `dresfl plan --clients 20 --layers 784,64,64,10 --json`")
+@app.command(
+    "plan",
+    epilog="Examples: `dresfl plan --clients 20 --layers 784,64,64,10 --json`; "
+    '`dresfl plan --clients 20 --layers 784,64,64,10 --goal "dropouts=8,colluders=2" --plot trade-off.png`',
+)
 def plan_command(
     clients: Annotated[int, typer.Option(help="N: number of clients.")],
     layers: Annotated[str, typer.Option(help="Sizes of dense layers with squares between, e.g. 784,64,64,10.")] = "",
@@ -56,19 +60,25 @@ def plan_command(
     mode: Annotated[str, typer.Option(help="open, or hidden: nobody sees a weight before the final model.")] = "open",
     rounds: Annotated[int, typer.Option(help="Hidden mode: rounds of the run.")] = 0,
     rtt: Annotated[
-        list[float] | None, typer.Option(metavar="MS", help="Hidden mode: milliseconds of a round trip; several times.")
+        list[float] | None, typer.Option(metavar="MS", help="Milliseconds of a round trip; several times.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Hidden mode: a key of [hidden] or [optimizer]."),
     ] = None,
+    goal: Annotated[
+        str, typer.Option(metavar="dropouts=D,colluders=T", help="List the settings of both modes that reach this.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option(help="With --goal: draw the trade-off of D, T and K to a file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a setting before anybody shares a row: threshold, field, sizes, warnings, and what the mode protects.
 
     Exit code 2 if the clients are too few, with the nearest settings that work. In the hidden mode --model may be an
-    agreement.toml, whose [hidden], [optimizer] and rounds then count.
+    agreement.toml, whose [hidden], [optimizer] and rounds then count. With --goal: which settings bear so many missing
+    and colluding clients, best first, with the seconds a round on this machine (measuring takes some seconds).
     """
+    from dresfl.api.advice import depths
     from dresfl.api.plan import plan
     from dresfl.experiments.config import parse_model
     from dresfl.model import mlp
@@ -79,6 +89,20 @@ def plan_command(
         network = parse_model(model, input_bits=input_bits, weight_bits=weight_bits)
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
+    if goal:
+        if (shards, colluders, liars) != (1, 1, 0) or settings or len(rtt or ()) > 1:
+            raise UsageError(
+                "--goal takes no --shards, --colluders, --liars, --set or second --rtt",
+                'the goal says them: --goal "dropouts=8,colluders=2,liars=1"',
+            )
+        advice.print_advice(
+            depths(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits) if layers else [network], goal,
+            num_clients=clients, batch_size=batch, rows=rows, rounds=rounds or 1000,
+            round_trip=(rtt or [20.0])[0] / 1000, plot=plot, as_json=as_json,
+        )  # fmt: skip
+        return
+    if plot is not None:
+        raise UsageError("--plot draws what --goal found", 'give both: --goal "dropouts=8,colluders=2" --plot FILE')
     if mode == "hidden":
         sizes = {
             "num_clients": clients,

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
@@ -61,6 +61,20 @@ class RoundBar(contextlib.AbstractContextManager["RoundBar"]):
         """Take a run's line away, if it has one."""
         if run in self._tasks:
             self._bars.remove_task(self._tasks.pop(run))
+
+
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while the block runs; in a log one line. Yields a function that says what is done now."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        note(text)
+        yield lambda _: None
+        return
+    with console.status(text) as spinner:
+        yield lambda now: spinner.update(f"{text}: {now}")
 
 
 def status(accuracy: float | None, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:

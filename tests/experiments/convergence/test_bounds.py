@@ -32,9 +32,10 @@ def test_the_bound_is_that_along_a_run_with_the_largest_variances():
     assert bound(KNOWN, 50) > bound_along(KNOWN, 50, 2.0, KNOWN.rounding_variance / 2)
 
 
-def printed(known, steps, gamma_squared=0.0):
+def printed(known, steps, gamma_squared=0.0, batch_size=8):
+    variance = known.batch_variance
     return paper_bound(
-        known, steps, shard_variance=known.batch_variance, gamma_squared=gamma_squared, batch_size=8, num_shards=1
+        known, steps, shard_variance=variance, gamma_squared=gamma_squared, batch_size=batch_size, num_shards=1
     )
 
 
@@ -57,14 +58,15 @@ def test_one_weight_whose_noise_is_known_in_full(rate):
         total += square  # E‖∇ℓ‖² = E w²
         square = (1 - rate) ** 2 * square + rate**2 * noise
     known = Constants(0.5, 1.0, rate, 0.0, 1, noise, 10.0)
-    assert printed(known, steps) < total / steps <= bound(known, steps)
+    assert printed(known, steps, batch_size=1) < total / steps <= bound(known, steps)
+    assert square == pytest.approx(bound(known, 10**15), rel=1e-6)  # in the limit no smaller bound holds
 
 
 @pytest.mark.parametrize("rate", [0.4, 0.1, 0.02])
 def test_one_weight_on_a_grid(rate):
     """The same with no noise but rounding, from exact chances: the walk stays in motion, whatever the rate."""
     grid, steps, width = 0.25, 3000, 8
-    places = range(-width, width + 1)  # w = grid·place; from 0 it never moves, so the loss has its minimum between
+    places = range(-width, width + 1)  # w = grid·place; the minimum lies between two places
     target = grid / 2
     chances = dict.fromkeys(places, 0.0)
     chances[4] = 1.0

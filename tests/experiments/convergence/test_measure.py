@@ -23,7 +23,7 @@ from outcomes import Outcomes
 ROWS = (1, 3, 2, 2, 1)  # 9 in all: B = 2 does not divide them, nor does K
 
 
-def problem(sizes=(3, 2), shards=1, batch_size=2, rows=ROWS, **more):
+def problem(sizes=(3, 2), shards=1, batch_size=2, rows=ROWS, twice=False, **more):
     network = mlp(sizes, input_bits=2, weight_bits=4)
     parameters = CodeParameters(len(rows), shards, 1, batch_size)
     session = Session(network=network, parameters=parameters, client_rows=rows, seed=1, **more)
@@ -35,6 +35,8 @@ def problem(sizes=(3, 2), shards=1, batch_size=2, rows=ROWS, **more):
         )
         for m in rows
     ]
+    if twice:  # each row stands beside a copy of itself
+        data = [(x[: len(x) // 2].repeat_interleave(2, 0), y[: len(y) // 2].repeat_interleave(2, 0)) for x, y in data]
     weights = torch.randint(-20, 20, (network.num_parameters,), generator=generator)
     return Problem(session, PlainRows(session, data)), weights, data
 
@@ -89,6 +91,14 @@ def test_as_many_draws_as_rows_have_no_variance():
     found, weights, _ = problem(batch_size=sum(ROWS))
     moments = found.moments(weights, found.row_gradients(weights))
     assert moments.batch_variance < 1e-12 * moments.row_variance
+
+
+def test_shards_that_hold_the_same_rows_do_not_lower_the_variance():
+    """The paper's σ²/K needs shards that are independent. But one draw selects the rows of all shards."""
+    found, weights, _ = problem(shards=2, rows=(4, 2, 4, 2, 2), twice=True)
+    moments = found.moments(weights, found.row_gradients(weights))
+    assert moments.batch_variance == pytest.approx(moments.shard_variance)
+    assert moments.batch_variance > 0
 
 
 def test_chances_add_up():

@@ -1,4 +1,6 @@
-"""The paper's Theorem 2 beside the bound that holds, both along real runs. docs/explanation/convergence.md proves it."""
+"""The paper's Theorem 2 beside the bound that holds, both along real runs. docs/explanation/convergence.md has the
+proof.
+"""
 
 from .bounds import Constants, bound, bound_along, paper_bound
 from .cases import CASES, Case

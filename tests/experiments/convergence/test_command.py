@@ -81,6 +81,15 @@ def test_every_case_was_run_with_three_seeds() -> None:
     }
 
 
+def test_a_record_can_be_made_again() -> None:
+    case = min(CASES, key=lambda case: case.steps)
+    (kept,) = (r for r in convergence.read_records(RESULTS) if (r["case"], r["seed"]) == (case.name, 2))
+    again = play(case, 2)
+    assert again["weights_sha256"] == kept["weights_sha256"]
+    for new, old in zip(again["curve"], kept["curve"], strict=True):
+        assert new == pytest.approx(old, rel=1e-9)
+
+
 def test_the_bound_holds_at_every_point_and_the_printed_one_does_not() -> None:
     found = by_case(convergence.read_records(RESULTS))
     for case, runs in found.items():

@@ -9,6 +9,8 @@ import pytest
 
 from commands import refused
 from dresfl.errors import UsageError
+from dresfl.experiments.bench.ranks import measure
+from dresfl.experiments.bench.stages import Setting
 from dresfl.experiments.config import load_config
 from dresfl.experiments.training import train
 from dresfl.runtimes.local import ranks as product
@@ -105,6 +107,15 @@ def test_one_rank_refuses_what_ranks_do_not_share(one_rank, tmp_path):
             train(load_config("digits", ['mode="hidden"']), out=tmp_path / "hidden", ranks=ranks)
         with pytest.raises(UsageError, match="neither record nor blind"):
             train(load_config("digits"), out=tmp_path / "blinded", blinded=True, ranks=ranks)
+
+
+def test_the_cost_of_ranks_is_measured(one_rank):
+    with product.join("cpu") as ranks:
+        found = measure(Setting(layers=(12, 4, 3), rows_per_client=4), ranks, rounds=3)
+    assert found["same_weights"]
+    assert found["channels"] == found["channels_of_rank_0"]
+    assert found["sent_mb"] == 0
+    assert min(found[key] for key in ("one_process_ms", "ranks_ms", "meet_and_lift_ms")) > 0
 
 
 def test_more_ranks_than_channels_are_refused(one_rank):

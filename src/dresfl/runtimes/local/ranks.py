@@ -31,6 +31,7 @@ Value = TypeVar("Value")
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets them, and others can
 _PATIENCE = datetime.timedelta(minutes=30)  # for a rank that is alive and silent: it may be reading a large data set
+_ALIGNED = 16  # a GPU lifts fastest where every channel's columns begin at a multiple of this
 _COLUMNS = 2**20  # that are lifted together, so that float64 copies of them stay small
 
 
@@ -77,7 +78,7 @@ class Ranks:
         field: the whole system, whose channels the ranks have in order.
         """
         (mine, columns), moduli = residues.shape, len(field.moduli)
-        width = -(-columns // self.size)  # of a rank's columns; the last may have fewer, filled up with zeros
+        width = -(-columns // (_ALIGNED * self.size)) * _ALIGNED  # of a rank's columns, filled up with zeros at the end
         travels = torch.int8 if field.dtype == torch.int8 else torch.int32  # primes have at most 24 bits
         sent = torch.zeros((self.size, mine, width), dtype=travels, device=residues.device)
         for rank in range(self.size):
@@ -169,8 +170,13 @@ def join(device: str, backend: str = "") -> Iterator[Ranks]:
             f"the ranks did not meet ({str(error).strip().splitlines()[0]})",
             f"this one has {places}; start all of them with torchrun, and let GLOO_SOCKET_IFNAME name the network",
         ) from error
-    yield Ranks(device, chosen)
-    dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+    try:
+        yield Ranks(device, chosen)
+    except BaseException:
+        if chosen == "gloo":  # nccl would wait for ranks that may be gone
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def _check_backend(device: str, backend: str) -> None:

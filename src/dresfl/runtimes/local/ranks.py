@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Literal, TypeVar, final, get_args
 
@@ -143,9 +144,8 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:  # gloo's and NCCL's are of this kind
-            reason = str(error).strip().splitlines()[0]
             raise DresError(
-                f"the other ranks cannot be reached any more ({reason})",
+                f"the other ranks cannot be reached any more ({_reason(error)})",
                 "look for the error of the rank that ended first; then start all ranks again, with --resume",
             ) from error
 
@@ -167,7 +167,7 @@ def join(device: str, backend: str = "") -> Iterator[Ranks]:
     except (RuntimeError, ValueError) as error:
         places = ", ".join(f"{name}={os.environ.get(name)}" for name in _VARIABLES)
         raise DresError(
-            f"the ranks did not meet ({str(error).strip().splitlines()[0]})",
+            f"the ranks did not meet ({_reason(error)})",
             f"this one has {places}; start all of them with torchrun, and let GLOO_SOCKET_IFNAME name the network",
         ) from error
     try:
@@ -177,6 +177,15 @@ def join(device: str, backend: str = "") -> Iterator[Ranks]:
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error of torch's, without the place in its source.
+
+    >>> _reason(RuntimeError("[/gloo/pair.cc:537] Read error: Connection reset by peer. This is typical.\\nMore."))
+    'Read error: Connection reset by peer'
+    """
+    return re.sub(r"^\[[^]]*\] *", "", str(error).strip()).split("\n")[0].split(". ")[0]
 
 
 def _check_backend(device: str, backend: str) -> None:

@@ -1,6 +1,8 @@
 """The commands, nothing else: parse options, call the library, print."""
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,11 +36,17 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    several = os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and context.invoked_subcommand != "train":
+        raise UsageError(
+            f"torchrun started several processes, and each would do all of `{context.invoked_subcommand}`",
+            "only `dresfl train` can be shared between them; start the others without torchrun",
+        )
 
 
 @app.command(
@@ -155,7 +163,8 @@ def _sizes(text: str) -> tuple[int, ...]:
 @app.command(
     "train",
     epilog="Examples: `dresfl train digits`; "
-    "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop.",
+    "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop; "
+    "`torchrun --nproc-per-node 2 -m dresfl train mnist --data ~/data` shares the run between two processes.",
 )
 def train_command(
     source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help=f"One of {', '.join(preset_names())}.")],
@@ -172,11 +181,18 @@ def train_command(
     blinded: Annotated[
         bool, typer.Option("--blinded", help="Blind answers as real participants do: same weights, slower.")
     ] = False,
+    backend: Annotated[
+        str, typer.Option(help="Under torchrun, how ranks talk: gloo or nccl; default nccl if each has its own GPU.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
+    """Train a network over simulated clients; write config, metrics, summary and model to a folder.
+
+    Under torchrun several processes share the run, each with some of its residue channels. Rank 0 writes the folder.
+    """
     from dresfl.experiments.config import load_config
     from dresfl.experiments.training import train
+    from dresfl.runtimes.local import ranks
 
     display.keep_freed_memory()
     chosen = [f'{key}="{value}"' for key, value in (("engine", engine), ("device", device)) if value]
@@ -184,18 +200,19 @@ def train_command(
     if out is None and Path(config.name).name != config.name:
         raise UsageError(f"the name {config.name!r} is no folder name", "give --out, or a name without / in it")
     folder = out or Path("runs") / config.name
-    with display.RoundBar() as bar:
-        watch = _watcher(bar, config)
-        summary = train(
-            config,
-            folder=data,
-            out=folder,
-            resume=resume,
-            watch=watch,
-            note=display.note,
-            recorded=record or (),
-            blinded=blinded,
-        )
+    options: dict[str, Any] = {"folder": data, "out": folder, "resume": resume}
+    options |= {"recorded": record or (), "blinded": blinded}
+    if backend and not ranks.launched():
+        raise UsageError("--backend is for several ranks, and this is no rank", "start it with torchrun")
+    with contextlib.ExitStack() as stack:
+        joined = stack.enter_context(ranks.join(config.device, backend)) if ranks.launched() else None
+        if joined is not None and not joined.leads:
+            train(config, **options, ranks=joined)
+            return
+        if joined is not None:
+            display.note(f"note: {joined.size} ranks share the run's residue channels, over {joined.backend}")
+        watch = _watcher(stack.enter_context(display.RoundBar()), config)
+        summary = train(config, **options, watch=watch, note=display.note, ranks=joined)
     display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
 

@@ -4,12 +4,13 @@ By the Chinese remainder theorem, arithmetic in all channels together is arithme
 `ResidueField` stores residues as float64, `ByteField` as int8; both give the same integers.
 """
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -67,6 +68,19 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     @abstractmethod
     def with_public_bound(self, bound: int) -> "ResidueSystem":
         """The same system, told that every |public integer| stays below `bound`: it need not look at them."""
+
+    def part(self, first: int, end: int) -> Self:
+        """Channels first … end − 1 as a system of their own: the same residues. It lifts nothing of the whole.
+
+        >>> from dresfl.field import ResidueField
+        >>> whole = ResidueField((101, 103, 107), num_value_moduli=2)
+        >>> number = torch.tensor([-4900])
+        >>> whole.part(1, 3).embed(number).equal(whole.embed(number)[1:3])
+        True
+        """
+        if not 0 <= first < end <= len(self.moduli):
+            raise FieldError(f"there are no channels {first} to {end - 1} among {len(self.moduli)}")
+        return dataclasses.replace(self, moduli=self.moduli[first:end], num_value_moduli=end - first)
 
     @property
     def value_bound(self) -> int:

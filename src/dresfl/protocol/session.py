@@ -80,6 +80,7 @@ class Session:
     hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
     run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
+    channels: tuple[int, int] | None = None  # the first and the end of those it computes, of all: no part of it either
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -147,6 +148,12 @@ class Session:
 
     @cached_property
     def field(self) -> ResidueSystem:
+        """What the holder of this object computes in: the session's residue system, or some channels of it."""
+        return self.whole_field if self.channels is None else self.whole_field.part(*self.channels)
+
+    @cached_property
+    def whole_field(self) -> ResidueSystem:
+        """The session's residue system, with all its channels."""
         if self.hidden is not None:
             return self.hidden.field(self.device)
         return choose_field(self.network, self.parameters, self.moduli, self.device)
@@ -216,7 +223,7 @@ class Session:
             "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
             "client_rows": self.client_rows,
             "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
-            "moduli": self.field.moduli,
+            "moduli": self.whole_field.moduli,
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:

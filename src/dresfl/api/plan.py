@@ -7,12 +7,15 @@ from typing import Any, final
 
 from dresfl.coding import CodeParameters, recovery_threshold
 from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.field import ResidueSystem
 from dresfl.masking import zero_sum_family
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Answer, LocalPlan, choose_field, make_local_plan
+from dresfl.protocol.local_plan import counted
 from dresfl.protocol.protection import Protection, protections
 
+_FEW = 0.05  # of the rounds: so many may move nothing at the end of a schedule
 _ANY_ROUNDS = 1  # the first rate does not depend on them
 
 
@@ -27,7 +30,8 @@ class LocalPrice:
     answers_needed: int
     needed_bits: float
     num_moduli: int
-    upload_bytes: int  # a round, of which so many local steps take the place of as many rounds
+    upload_bytes: int  # a round, which takes the place of s rounds
+    share_bytes_per_client: int  # once
     feasible: bool
 
 
@@ -70,7 +74,7 @@ class Plan:
         return dataclasses.asdict(self)
 
     def _steps_text(self) -> str:
-        return f" {self.local_steps} local steps" if self.local_steps > 1 else ""
+        return f" {counted(self.local_steps)}" if self.local_steps > 1 else ""
 
     def check(self) -> None:
         """Raise InfeasiblePlan with the nearest settings that work if so many clients cannot decode."""
@@ -83,7 +87,7 @@ class Plan:
         nearest = [f"{self.answers_needed} clients"]
         fewer = [price.local_steps for price in self.local_prices if price.feasible]
         if fewer:
-            nearest.append(f"{max(fewer)} local step{'s' if max(fewer) > 1 else ''}")
+            nearest.append(counted(max(fewer)))
         if self.recovery_threshold <= clients:
             nearest.append(f"{(clients - self.recovery_threshold) // 2} liars")
         if room > colluders:
@@ -132,9 +136,7 @@ def plan(
     threshold = recovery_threshold(degree, code.num_shards, code.max_colluders)
     needed = threshold + 2 * code.max_liars
     field = choose_field(network, code, local=local)
-    residues = len(field.moduli) * field.residue_bytes
     seeds, found = _mask_seeds(field.moduli, code, threshold) if needed <= code.num_clients else (None, [])
-    row_width = network.input_size + network.num_classes
     return Plan(
         **dataclasses.asdict(code),
         num_parameters=network.num_parameters,
@@ -148,11 +150,11 @@ def plan(
         needed_bits=round(_needed_bits(network, code, local), 1),
         upload_bytes=Answer.size(field, network.num_parameters),
         rows=rows,
-        share_bytes_per_client=math.ceil(rows / code.num_shards) * row_width * residues,
+        share_bytes_per_client=_share_bytes(network, code, field, rows),
         mask_seeds=seeds,
         warnings=(*warnings(network, code, local), *found),
         protection=protections(code.max_colluders, code.max_liars),
-        local_prices=() if local is None else _prices(network, code, local.optimizer),
+        local_prices=() if local is None else _prices(network, code, local.optimizer, rows),
     )
 
 
@@ -160,7 +162,13 @@ def _needed_bits(network: Network, code: CodeParameters, local: LocalPlan | None
     return network.needed_bits(code.batch_size * code.num_shards) if local is None else local.steps.needed_bits
 
 
-def _prices(network: Network, code: CodeParameters, optimizer: Optimizer) -> tuple[LocalPrice, ...]:
+def _share_bytes(network: Network, code: CodeParameters, field: ResidueSystem, rows: int) -> int:
+    """Bytes of all shares that a client keeps."""
+    width = network.input_size + network.num_classes
+    return math.ceil(rows / code.num_shards) * width * len(field.moduli) * field.residue_bytes
+
+
+def _prices(network: Network, code: CodeParameters, optimizer: Optimizer, rows: int) -> tuple[LocalPrice, ...]:
     """What 1 to s local steps cost, one line each."""
     prices: list[LocalPrice] = []
     for steps in range(1, code.local_steps + 1):
@@ -178,6 +186,7 @@ def _prices(network: Network, code: CodeParameters, optimizer: Optimizer) -> tup
                 needed_bits=round(_needed_bits(network, fewer, local), 1),
                 num_moduli=len(field.moduli),
                 upload_bytes=Answer.size(field, network.num_parameters),
+                share_bytes_per_client=_share_bytes(network, code, field, rows),
                 feasible=needed <= code.num_clients,
             )
         )
@@ -209,4 +218,10 @@ def warnings(network: Network, code: CodeParameters, local: LocalPlan | None = N
     threshold = recovery_threshold(degree, code.num_shards, code.max_colluders)
     if code.num_clients == threshold + 2 * code.max_liars:
         found.append("every client must answer in every round: one missing client skips the round")
+    still = 0 if local is None else local.rounds - local.last_moving_round - 1
+    if local is not None and still > local.rounds * _FEW:
+        found.append(
+            f"the learning rate of the last {still} rounds is so small that it is 0 in the field: they move nothing; "
+            "use a schedule that ends at 1/4096 of its first rate or above"
+        )
     return found

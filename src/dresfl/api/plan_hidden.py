@@ -85,6 +85,7 @@ def plan_hidden(
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
     max_liars: int = CodeParameters.max_liars,
+    local_steps: int = CodeParameters.local_steps,
     settings: HiddenSettings | None = None,
     optimizer: Optimizer | None = None,
     round_trips: Sequence[float] = (0.001, 0.02, 0.05),
@@ -99,7 +100,7 @@ def plan_hidden(
     >>> plan_hidden(network, num_clients=4, rounds=600, rows=1_400).max_dropouts
     0
     """
-    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
+    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars, local_steps)
     if rows < num_clients:
         raise UsageError(f"rows must be at least {num_clients}, one of each client, not {rows}")
     if not round_trips or min(round_trips) < 0:

@@ -10,7 +10,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import audit, display, flower, hidden_plan, identity, network, reproduce
+from . import audit, display, flower, hidden_plan, identity, local_prices, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ def _root(
     pass
 
 
-@app.command("plan", epilog="Example: `dresfl plan --clients 20 --layers 784,64,64,10 --json`")
+@app.command(
+    "plan",
+    epilog="Examples: `dresfl plan --clients 20 --layers 784,64,64,10 --json`; "
+    "`dresfl plan --clients 20 --layers 784,10 --local-steps 4`",
+)
 def plan_command(
     clients: Annotated[int, typer.Option(help="N: number of clients.")],
     layers: Annotated[str, typer.Option(help="Sizes of dense layers with squares between, e.g. 784,64,64,10.")] = "",
@@ -50,6 +54,7 @@ def plan_command(
     colluders: Annotated[int, typer.Option(help="T: largest coalition of clients that learns nothing.")] = 1,
     batch: Annotated[int, typer.Option(help="B: coded rows a round.")] = 64,
     liars: Annotated[int, typer.Option(help="A: clients whose answers may be false in one round.")] = 0,
+    local_steps: Annotated[int, typer.Option(help="s: steps that clients take before they answer; open mode.")] = 1,
     input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
     weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
     rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
@@ -60,7 +65,7 @@ def plan_command(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Hidden mode: a key of [hidden] or [optimizer]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of [hidden]; with local steps, too, of [optimizer]."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,15 +91,18 @@ def plan_command(
             "max_colluders": colluders,
             "batch_size": batch,
             "max_liars": liars,
+            "local_steps": local_steps,
             "rows": rows,
         }
         hidden_plan.print_plan(network, sizes, model, rounds, rtt or (1.0, 20.0, 50.0), settings or (), as_json)
         return
-    if mode != "open" or rounds or rtt or settings:
+    if mode != "open" or rounds or rtt or (settings and local_steps == 1):
         known = mode == "open"
         raise UsageError(
-            "--rounds, --rtt and --set are of the hidden mode" if known else f"mode {mode!r} is not known",
-            "use --mode hidden, or --mode open",
+            "--rounds, --rtt and --set are of the hidden mode, --set of local steps, too"
+            if known
+            else f"mode {mode!r} is not known",
+            "use --mode hidden, or --mode open, or --local-steps",
         )
     planned = plan(
         network,
@@ -103,7 +111,9 @@ def plan_command(
         max_colluders=colluders,
         batch_size=batch,
         max_liars=liars,
+        local_steps=local_steps,
         rows=rows,
+        optimizer=local_prices.chosen_optimizer(model, settings or ()) if local_steps > 1 else None,
     )
     values = planned.to_dict()
     if as_json:
@@ -113,9 +123,10 @@ def plan_command(
         shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in values.items()}
         shown["moduli"] = f"{len(planned.moduli)} primes, {planned.moduli[0]} … {planned.moduli[-1]}"
         shown["warnings"] = list(planned.warnings)
-        del shown["protection"]
+        del shown["protection"], shown["local_prices"]
         needed = planned.answers_needed
         display.print_pairs(f"plan: {verdict}, {needed} of {clients} clients must answer a round", shown)
+        local_prices.print_table(planned)
         rows_shown = [[line.against, line.open_mode, line.hidden_mode] for line in planned.protection]
         display.print_table("what is protected", ["against", "open mode", "hidden mode"], rows_shown, words=True)
     planned.check()

@@ -5,6 +5,7 @@ A round has s mini-batches. Every client takes s steps of gradient descent on it
 make on their own rows, and subtracts it. The rate η/(BK) stands in the field as an integer over a power of two: a·2^−e.
 """
 
+import bisect
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class LocalPlan:
         """η as the field has it: a·2^−e·BK. It differs from the optimiser's by at most half of 2^−e·BK."""
         return self.multiplier(round_number) * 2.0**-self.steps.rate_shift * self.steps.batch_rows
 
+    @property
+    def last_moving_round(self) -> int:
+        """The last round whose rate is not 0 in the field. Rates never grow, so that all rounds before it move."""
+        return bisect.bisect_left(range(self.rounds), True, key=lambda number: self.multiplier(number) == 0) - 1
+
     def to_dict(self) -> dict[str, object]:
         """What decides the moves, as plain values: for digests and transcripts."""
         return {"optimizer": dataclasses.asdict(self.optimizer), "rounds": self.rounds}
@@ -64,9 +70,20 @@ def make_local_plan(
         raise UsageError(
             f"{parameters.local_steps} local steps of this network need {steps.needed_bits:.0f} bits, and a field "
             f"holds {MOST_BITS} at most",
-            f"use {max(fewer)} local steps, fewer square layers, or fewer weight_bits" if fewer else "",
+            f"use {counted(max(fewer))}, fewer square layers, or fewer weight_bits"
+            if fewer
+            else "use fewer weight_bits",
         )
     return LocalPlan(steps, optimizer, rounds)
+
+
+def counted(steps: int) -> str:
+    """So many local steps, in words.
+
+    >>> counted(1), counted(2)
+    ('1 local step', '2 local steps')
+    """
+    return f"{steps} local step{'s' if steps > 1 else ''}"
 
 
 def _bits(network: Network, num_steps: int, shift: int, rows: int, multiplier: int) -> float:
@@ -117,7 +134,7 @@ def refuse_infeasible(network: Network, parameters: CodeParameters, plan: LocalP
         f"{code.num_clients} clients cannot decode {code.local_steps} local steps: degree {degree}, "
         f"K = {code.num_shards}, T = {code.max_colluders} and A = {code.max_liars} need {needed} answers",
         f"use at least {needed} clients"
-        + (f", or {most} local step{'s' if most > 1 else ''}" if most else ", or fewer shards, colluders or squares"),
+        + (f", or {counted(most)}" if most else ", or fewer shards, colluders or squares"),
     )
 
 

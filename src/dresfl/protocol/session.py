@@ -98,12 +98,6 @@ class Session:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         if list(self.excluded) != sorted(set(self.excluded)) or not set(self.excluded) < set(range(self.num_clients)):
             raise UsageError(f"excluded dealers {self.excluded} must be ascending, distinct, and not all clients")
-        if self.hidden is None and self.answers_needed > self.num_clients and self.parameters.max_liars:
-            raise InfeasiblePlan(
-                f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
-                f"answers are needed, {self.recovery_threshold} and two for each liar",
-                f"use at least {self.answers_needed} clients, or allow for fewer liars",
-            )
         if self.hidden is not None:
             refuse_local_steps(self.parameters)
         if (self.parameters.local_steps > 1) != (self.local is not None):
@@ -112,6 +106,12 @@ class Session:
             )
         if self.local is not None:
             self._check_local(self.local)
+        if self.hidden is None and self.answers_needed > self.num_clients and self.parameters.max_liars:
+            raise InfeasiblePlan(
+                f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
+                f"answers are needed, {self.recovery_threshold} and two for each liar",
+                f"use at least {self.answers_needed} clients, or allow for fewer liars",
+            )
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
 
     def _check_local(self, local: LocalPlan) -> None:

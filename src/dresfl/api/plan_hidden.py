@@ -85,7 +85,6 @@ def plan_hidden(
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
     max_liars: int = CodeParameters.max_liars,
-    local_steps: int = CodeParameters.local_steps,
     settings: HiddenSettings | None = None,
     optimizer: Optimizer | None = None,
     round_trips: Sequence[float] = (0.001, 0.02, 0.05),
@@ -100,7 +99,7 @@ def plan_hidden(
     >>> plan_hidden(network, num_clients=4, rounds=600, rows=1_400).max_dropouts
     0
     """
-    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars, local_steps)
+    code = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
     if rows < num_clients:
         raise UsageError(f"rows must be at least {num_clients}, one of each client, not {rows}")
     if not round_trips or min(round_trips) < 0:
@@ -124,7 +123,11 @@ def plan_hidden(
     held = max(len(session.seed_sets.held_by(client)) for client in range(num_clients))
     items = [item for hop in plan.hops(1 if rounds > 1 else 0) for item in hop.items if item.shift is not None]
     return HiddenCost(
-        **dataclasses.asdict(code),
+        num_clients=num_clients,
+        num_shards=num_shards,
+        max_colluders=max_colluders,
+        batch_size=batch_size,
+        max_liars=max_liars,
         rounds=rounds,
         num_parameters=plan.network.num_parameters,
         schedule=plan.settings.schedule,

@@ -75,8 +75,10 @@ def plan_command(
     agreement.toml, whose [hidden], [optimizer] and rounds then count.
     """
     from dresfl.api.plan import plan
+    from dresfl.coding import CodeParameters
     from dresfl.experiments.config import parse_model
     from dresfl.model import mlp
+    from dresfl.protocol.hidden.plan import refuse_local_steps
 
     if bool(layers) == (model is not None):
         raise UsageError("give either --layers or --model", "for example --layers 784,64,64,10")
@@ -85,13 +87,13 @@ def plan_command(
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
     if mode == "hidden":
+        refuse_local_steps(CodeParameters(clients, local_steps=local_steps))
         sizes = {
             "num_clients": clients,
             "num_shards": shards,
             "max_colluders": colluders,
             "batch_size": batch,
             "max_liars": liars,
-            "local_steps": local_steps,
             "rows": rows,
         }
         hidden_plan.print_plan(network, sizes, model, rounds, rtt or (1.0, 20.0, 50.0), settings or (), as_json)

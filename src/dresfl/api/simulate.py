@@ -18,7 +18,7 @@ from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Evaluation, Session, Training
+from dresfl.protocol import Evaluation, Session, Training, make_local_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
@@ -67,6 +67,7 @@ def simulate(
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
     max_liars: int = CodeParameters.max_liars,
+    local_steps: int = CodeParameters.local_steps,
     seed: int = 0,
     dropouts: Dropouts | None = None,
     test: Rows | None = None,
@@ -86,6 +87,7 @@ def simulate(
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
     clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0.
+    local_steps: s, the mini-batches of a round on which clients step before they answer; needs plain SGD.
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
     same integers without it. device: "cpu" or "cuda"; the weights come out the same. threads: torch's, restored at the
@@ -112,7 +114,7 @@ def simulate(
         raise UsageError("settings of the hidden mode are given, but the mode is open", 'use mode = "hidden"')
     if mode == "hidden" and (record is not None or blinded):
         raise UsageError("record and blinded are of the open mode", "in the hidden mode every answer is blinded")
-    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars, local_steps)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
@@ -132,12 +134,14 @@ def simulate(
         settings, chosen = hidden or HiddenSettings(), optimizer or Optimizer()
         session = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
     else:
-        plan(network, **dataclasses.asdict(code), rows=sum(rows)).check()
+        chosen = optimizer or Optimizer()
+        plan(network, **dataclasses.asdict(code), rows=sum(rows), optimizer=chosen).check()
         session = Session(
             network=network,
             parameters=code,
             client_rows=rows,
             seed=seed,
+            local=make_local_plan(network, code, chosen, rounds),
             device=check_device(device),
         )
     with torch_threads(threads):

@@ -12,7 +12,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import advice, audit, display, flower, hidden_plan, identity, network, reproduce
+from . import advice, audit, display, flower, hidden_plan, identity, local_prices, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def _root(
 @app.command(
     "plan",
     epilog="Examples: `dresfl plan --clients 20 --layers 784,64,64,10 --json`; "
-    '`dresfl plan --clients 20 --layers 784,64,64,10 --goal "dropouts=8,colluders=2" --plot trade-off.png`',
+    '`dresfl plan --clients 20 --layers 784,64,64,10 --goal "dropouts=8,colluders=2" --plot trade-off.png`; '
+    '`dresfl plan --clients 20 --layers 784,10 --local-steps 4`',
 )
 def plan_command(
     clients: Annotated[int, typer.Option(help="N: number of clients.")],
@@ -62,6 +63,7 @@ def plan_command(
     colluders: Annotated[int, typer.Option(help="T: largest coalition of clients that learns nothing.")] = 1,
     batch: Annotated[int, typer.Option(help="B: coded rows a round.")] = 64,
     liars: Annotated[int, typer.Option(help="A: clients whose answers may be false in one round.")] = 0,
+    local_steps: Annotated[int, typer.Option(help="s: steps that clients take before they answer; open mode.")] = 1,
     input_bits: Annotated[int, typer.Option(help="l: inputs are rounded to multiples of 2^-l.")] = 4,
     weight_bits: Annotated[int, typer.Option(help="Weights are multiples of 2^-bits.")] = 10,
     rows: Annotated[int, typer.Option(help="Rows of all clients together, for the size of the shares.")] = 60_000,
@@ -72,7 +74,7 @@ def plan_command(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Hidden mode: a key of [hidden] or [optimizer]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of [hidden]; with local steps, too, of [optimizer]."),
     ] = None,
     goal: Annotated[
         str, typer.Option(metavar="dropouts=D,colluders=T", help="List the settings of both modes that reach this.")
@@ -88,8 +90,10 @@ def plan_command(
     """
     from dresfl.api.advice import depths
     from dresfl.api.plan import plan
+    from dresfl.coding import CodeParameters
     from dresfl.experiments.config import parse_model
     from dresfl.model import mlp
+    from dresfl.protocol.hidden.plan import refuse_local_steps
 
     if bool(layers) == (model is not None):
         raise UsageError("give either --layers or --model", "for example --layers 784,64,64,10")
@@ -98,9 +102,9 @@ def plan_command(
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
     if goal:
-        if (shards, colluders, liars) != (1, 1, 0) or settings or len(rtt or ()) > 1:
+        if (shards, colluders, liars, local_steps) != (1, 1, 0, 1) or settings or len(rtt or ()) > 1:
             raise UsageError(
-                "--goal takes no --shards, --colluders, --liars, --set or second --rtt",
+                "--goal takes no --shards, --colluders, --liars, --local-steps, --set or second --rtt",
                 'the goal says them: --goal "dropouts=8,colluders=2,liars=1"',
             )
         advice.print_advice(
@@ -112,6 +116,7 @@ def plan_command(
     if plot is not None:
         raise UsageError("--plot draws what --goal found", 'give both: --goal "dropouts=8,colluders=2" --plot FILE')
     if mode == "hidden":
+        refuse_local_steps(CodeParameters(clients, local_steps=local_steps))
         sizes = {
             "num_clients": clients,
             "num_shards": shards,
@@ -122,11 +127,13 @@ def plan_command(
         }
         hidden_plan.print_plan(network, sizes, model, rounds, rtt or (1.0, 20.0, 50.0), settings or (), as_json)
         return
-    if mode != "open" or rounds or rtt or settings:
+    if mode != "open" or rounds or rtt or (settings and local_steps == 1):
         known = mode == "open"
         raise UsageError(
-            "--rounds, --rtt and --set are of the hidden mode" if known else f"mode {mode!r} is not known",
-            "use --mode hidden, or --mode open",
+            "--rounds, --rtt and --set are of the hidden mode, --set of local steps, too"
+            if known
+            else f"mode {mode!r} is not known",
+            "use --mode hidden, or --mode open, or --local-steps",
         )
     planned = plan(
         network,
@@ -135,7 +142,9 @@ def plan_command(
         max_colluders=colluders,
         batch_size=batch,
         max_liars=liars,
+        local_steps=local_steps,
         rows=rows,
+        optimizer=local_prices.chosen_optimizer(model, settings or ()) if local_steps > 1 else None,
     )
     values = planned.to_dict()
     if as_json:
@@ -145,9 +154,10 @@ def plan_command(
         shown = {k: display.bytes_text(v) if k.endswith(("bytes", "per_client")) else v for k, v in values.items()}
         shown["moduli"] = f"{len(planned.moduli)} primes, {planned.moduli[0]} … {planned.moduli[-1]}"
         shown["warnings"] = list(planned.warnings)
-        del shown["protection"]
+        del shown["protection"], shown["local_prices"]
         needed = planned.answers_needed
         display.print_pairs(f"plan: {verdict}, {needed} of {clients} clients must answer a round", shown)
+        local_prices.print_table(planned)
         rows_shown = [[line.against, line.open_mode, line.hidden_mode] for line in planned.protection]
         display.print_table("what is protected", ["against", "open mode", "hidden mode"], rows_shown, words=True)
     planned.check()

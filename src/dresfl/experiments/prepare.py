@@ -15,7 +15,7 @@ from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type,
 from dresfl.errors import DataError
 from dresfl.features import extract_features
 from dresfl.model import Network
-from dresfl.protocol import Evaluation, Session
+from dresfl.protocol import Evaluation, Session, make_local_plan
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
@@ -75,6 +75,7 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
             parameters=config.federation,
             client_rows=client_rows,
             seed=config.seed,
+            local=make_local_plan(network, config.federation, config.optimizer, config.rounds),
             device=config.device,
         )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))

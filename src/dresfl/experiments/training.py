@@ -110,7 +110,7 @@ def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
             f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
-    for warning in warnings(session.network, session.parameters):
+    for warning in warnings(session.network, session.parameters, session.local):
         note(f"note: {warning}")
 
 

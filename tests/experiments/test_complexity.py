@@ -15,6 +15,7 @@ from dresfl.errors import UsageError
 from dresfl.experiments import complexity
 from dresfl.experiments.complexity.accuracy import compare_accuracy
 from dresfl.experiments.complexity.growth import ENTRIES, Cost, Entry, Total, cheaper_after, growth, total
+from dresfl.experiments.complexity.page import compared
 from dresfl.experiments.complexity.phases import EXTRAS, METHOD_NAMES, PHASES
 from dresfl.experiments.complexity.settings import FULL, Plan, Setting, Sweep
 from dresfl.experiments.complexity.whole_runs import whole_run
@@ -156,6 +157,20 @@ def test_crossings(ours: Total, theirs: Total, rounds: int | None) -> None:
     if rounds:
         assert ours.after(rounds) < theirs.after(rounds)
         assert ours.after(rounds - 1) >= theirs.after(rounds - 1)
+
+
+def test_times_of_a_round_that_hardly_differ_are_not_told_apart() -> None:
+    def case(ours: float, theirs: float) -> list[dict]:
+        common = {"party": "client", "sent": 0, "received": 0}
+        return [
+            {**common, "method": "dresfl", "phase": "coded rows", "per": "once", "seconds": 10.0},
+            {**common, "method": "dresfl", "phase": "local update", "per": "round", "seconds": ours},
+            {**common, "method": "lightsecagg", "phase": "coded masks", "per": "round", "seconds": theirs},
+        ]
+
+    found = [compared(case(*times), "client", ["seconds"], False)["cheaper_after"] for times in ((95, 100), (80, 100))]
+    assert found == ["alike", 1]
+    assert compared(case(120, 100), "client", ["seconds"], False)["cheaper_after"] is None
 
 
 # -- the command -----------------------------------------------------------------------------------------------

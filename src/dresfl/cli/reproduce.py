@@ -158,6 +158,7 @@ def complexity_command(
     from dresfl.experiments import complexity
     from dresfl.files import write_atomic
 
+    display.keep_freed_memory()
     source, target = out / "complexity.jsonl", page or out / "complexity.md"
     if render_only:
         records = complexity.read_records(source)

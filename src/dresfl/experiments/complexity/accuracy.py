@@ -35,7 +35,8 @@ def compare_accuracy(rounds: int) -> list[dict[str, Any]]:
     start = initial_state(problem, PublicStream(config.seed))
     sizes = [len(part) for part in prepared.parts]
     needed = session.recovery_threshold
-    plan = SecureSum(session.num_clients, session.max_colluders, needed, session.network.num_parameters)
+    size = session.network.num_parameters
+    plan = SecureSum(session.num_clients, session.max_colluders, needed, size, limit=16.0)
 
     secured, skipped = SecuredFedAvg(problem, start, plan, sizes, seed=config.seed), 0
     inputs = flat_inputs(prepared.split.train).to(torch.float64)

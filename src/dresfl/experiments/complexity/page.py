@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dresfl.experiments.bench.page import Table, bytes_text, time_text
 
 from .growth import ENTRIES, Entry, Quantity, Record, Total, cheaper_after, growth, total
 from .phases import BLOCK_ROWS, EXTRAS, METHOD_NAMES, Method
+from .settings import Setting
 
 SWEEPS = {"clients": "N", "shards": "K", "colluders": "T", "parameters": "d", "batch": "b", "answers": "R"}
+_ALIKE = 0.1  # two times a round that differ by less are not told apart
+Crossing = int | None | Literal["alike"]  # rounds after which DReS-FL costs less; None: never
 BOTH: tuple[Quantity, Quantity] = ("sent", "received")
 QUANTITIES: dict[str, tuple[str, tuple[Quantity, ...], bool]] = {
     "bytes that a client sends": ("client", ("sent",), False),
@@ -28,12 +31,15 @@ _READING = """
 The paper's tables say that both methods upload O(d) a round, and that DReS-FL saves the masks. They leave out how many
 bits a value has. LightSecAgg sums rounded values, which takes a few bits more than one value. DReS-FL decodes an exact
 gradient, whose bits grow with every square layer. So DReS-FL saves masks, and pays for wide values and for rows that
-all clients compute on. Which is more depends on the setting. Three more things differ from the paper's tables:
+all clients compute on. Which is more depends on the setting. Half of LightSecAgg's bytes are those of its overflow
+alarm; a field of 32 bits without an alarm would take 4 bytes a value. More that differs from the paper's tables:
 
 - The coordinator of LightSecAgg also adds N masked vectors. The paper's cell for it does not grow with N.
 - A coded row hides K rows: coding costs less as K grows, while the paper's cell rises.
 - This code multiplies by matrices, not by fast polynomial arithmetic: the paper's logarithms are no part of it. Packing
-  and reading messages is a large part of every phase.
+  and reading messages is a large part of every phase. FedAvg's own update is mostly the overhead of a small batch.
+- LightSecAgg may choose R freely: the larger, the fewer bytes, and the fewer clients may be missing. DReS-FL's R
+  follows from K, T and the depth.
 
 After how many rounds DReS-FL costs less than FedAvg with LightSecAgg:
 
@@ -57,7 +63,10 @@ def compared(records: Sequence[Record], party: str, quantities: Sequence[Quantit
     """Totals of the three methods in one case, and after how many rounds DReS-FL costs less than LightSecAgg."""
     totals = {method: total(records, method, party, quantities, extras=extras) for method in METHOD_NAMES}
     found: dict[str, Any] = {str(method): own for method, own in totals.items()}
-    return found | {"cheaper_after": cheaper_after(totals["dresfl"], totals["lightsecagg"])}
+    ours, theirs = totals["dresfl"], totals["lightsecagg"]
+    alike = "seconds" in quantities and abs(ours.per_round / theirs.per_round - 1) < _ALIKE
+    crossing: Crossing = "alike" if alike else cheaper_after(ours, theirs)
+    return found | {"cheaper_after": crossing}
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     found: list[Table] = []
     for name, own in cases(records).items():
         found += [_costs(name, own), _totals(name, own)]
-    found += [_growth(records, "computation"), _growth(records, "communication")]
+    found += [_crossings(records), _growth(records, "computation"), _growth(records, "communication")]
     found += [_whole(records), _accuracy(records)]
     return [table for table in found if table.rows]
 
@@ -114,7 +123,6 @@ def _totals(name: str, records: Sequence[Record]) -> Table:
         found = compared(records, party, quantities, extras)
         kind = quantities[0]
         ours: Total = found["dresfl"]
-        crossing = found["cheaper_after"]
         rows.append(
             [
                 text,
@@ -122,12 +130,39 @@ def _totals(name: str, records: Sequence[Record]) -> Table:
                 _amount(found["lightsecagg"].per_round, kind),
                 _amount(ours.once, kind),
                 _amount(ours.per_round, kind),
-                "never" if crossing is None else f"{crossing:,} rounds",
+                when(found["cheaper_after"]),
             ]
         )
     columns = ["", "FedAvg, a round", "LightSecAgg, a round", "DReS-FL, once", "DReS-FL, a round"]
-    note = "DReS-FL costs less than FedAvg with LightSecAgg from the number of rounds in the last column on."
-    return Table(f"Over many rounds: {name}", note, [*columns, "DReS-FL costs less after"], rows)
+    note = (
+        "The last column: after how many rounds DReS-FL costs less than FedAvg with LightSecAgg. `alike`: the times of "
+        f"a round differ by less than {_ALIKE:.0%}."
+    )
+    return Table(f"Over many rounds: {name}", note, [*columns, "DReS-FL costs less"], rows)
+
+
+def _crossings(records: Sequence[Record]) -> Table:
+    """The crossings at every size of every sweep."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        if record.get("sweep", "answers") != "answers":  # which varies LightSecAgg alone
+            found.setdefault((record["sweep"], record["size"]), []).append(record)
+    rows = [
+        [
+            f"{SWEEPS[sweep]} = {size:,}",
+            *(when(compared(own, *QUANTITIES[text])["cheaper_after"]) for text in QUANTITIES),
+        ]
+        for (sweep, size), own in found.items()
+    ]
+    base = next((record["setting"] for record in records if record.get("sweep") == "batch"), None)
+    note = "After how many rounds DReS-FL costs less than FedAvg with LightSecAgg, at every size that was measured."
+    if base:
+        note += (
+            f" All else: {'-'.join(map(str, base['layers']))}, N = {base['num_clients']}, K = {base['num_shards']}, "
+            f"T = {base['max_colluders']}, {base['rows_per_client']:,} rows a client, b = {Setting().global_batch}; "
+            "LightSecAgg needs as many answers as DReS-FL."
+        )
+    return Table("Over many rounds: every size", note, ["", *QUANTITIES], rows)
 
 
 def _growth(records: Sequence[Record], table: str) -> Table:
@@ -235,13 +270,13 @@ def _findings(records: Sequence[Record]) -> list[str]:
     """How to read the tables, and the sentences that the records themselves decide."""
     found = _READING.splitlines()
     for name, own in cases(records).items():
-        sent, received, seconds, leader = (
+        sent, both, seconds, leader = (
             compared(own, *QUANTITIES[text])["cheaper_after"]
             for text in ("bytes that a client sends", "both", "a client's seconds", "the coordinator's seconds")
         )
         found.append(
-            f"- **{name}.** Bytes that a client sends: {_when(sent)}. Sends and receives: {_when(received)}. "
-            f"A client's seconds: {_when(seconds)}. The coordinator's seconds: {_when(leader)}."
+            f"- **{name}.** Bytes that a client sends: {when(sent)}. Sends and receives: {when(both)}. "
+            f"A client's seconds: {when(seconds)}. The coordinator's seconds: {when(leader)}."
         )
     coded = {r["case"]: r["seconds"] for r in records if r.get("phase") == "coded rows" and "case" in r}
     found += [
@@ -253,5 +288,12 @@ def _findings(records: Sequence[Record]) -> list[str]:
     return found
 
 
-def _when(rounds: int | None) -> str:
-    return "never" if rounds is None else f"after {rounds:,} rounds"
+def when(crossing: Crossing) -> str:
+    """A crossing for people.
+
+    >>> [when(crossing) for crossing in (None, "alike", 1, 5000)]
+    ['never', 'alike', 'at once', 'after 5,000 rounds']
+    """
+    if not isinstance(crossing, int):
+        return "never" if crossing is None else crossing
+    return f"after {crossing:,} rounds" if crossing > 1 else "at once"

@@ -5,10 +5,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dresfl.experiments.bench.page import bytes_text
 from dresfl.files import write_atomic
 
 from .growth import Record
-from .page import QUANTITIES, SWEEPS, bytes_text, cases, compared
+from .page import QUANTITIES, SWEEPS, cases, compared, when
 from .phases import METHOD_NAMES, Method
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _COLOURS: dict[Method, str] = {"fedavg": "#9aa5b1", "lightsecagg": "#d98b3a", "dresfl": "#1f5fa8"}
 _MARKS = {"local update": "o", "coded masks": "s", "coded rows": "s", "aggregation": "^", "sum of mask shares": "v"}
 _DRAWN = ("both", "a client's seconds", "the coordinator's seconds")
-_ROUNDS = tuple(10 ** (step / 8) for step in range(8, 41))  # 10 to 100,000
+_ROUNDS = tuple(round(10 ** (step / 8)) for step in range(8, 41))  # 10 to 100,000
 
 
 def plot(records: Sequence[Record], path: Path) -> None:
@@ -43,13 +44,15 @@ def plot(records: Sequence[Record], path: Path) -> None:
 def _over_rounds(axes: "Axes", records: Sequence[Record], text: str) -> None:
     found = compared(records, *QUANTITIES[text])
     for method, colour in _COLOURS.items():
-        costs = [found[method].after(round(rounds)) for rounds in _ROUNDS]
+        costs = [found[method].after(rounds) for rounds in _ROUNDS]
         axes.plot(_ROUNDS, costs, color=colour, label=METHOD_NAMES[method], linewidth=1.8)
     crossing = found["cheaper_after"]
-    if crossing is not None and _ROUNDS[0] <= crossing <= _ROUNDS[-1]:
+    if isinstance(crossing, int) and _ROUNDS[0] <= crossing <= _ROUNDS[-1]:
         cost = found["dresfl"].after(crossing)
         axes.plot([crossing], [cost], "o", color="black", markersize=5)
         axes.annotate(f"{crossing:,} rounds", (crossing, cost), (-8, 8), textcoords="offset points", ha="right")
+    elif not isinstance(crossing, int):
+        axes.text(0.97, 0.05, f"DReS-FL and LightSecAgg: {when(crossing)}", transform=axes.transAxes, ha="right")
     title = "bytes a client sends and receives" if text == "both" else text
     axes.set(xscale="log", yscale="log", xlabel="rounds", title=title)
     if text == "both":

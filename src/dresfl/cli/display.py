@@ -123,12 +123,9 @@ def _text(value: Any) -> str:
 
 def bytes_text(count: int) -> str:
     """A byte count for people: 1.5 MB."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    from dresfl.experiments.bench.page import bytes_text as text
+
+    return text(count)
 
 
 def note(text: str) -> None:

@@ -191,3 +191,40 @@ def convergence_command(
         return
     display.print_table("Mean of ‖∇ℓ‖² over the steps, and its bounds", theorem.COLUMNS, theorem.table(records))
     print("wrote " + ", ".join(map(str, (out / "convergence.jsonl", out / "convergence.md", *paths))))
+
+
+@app.command(
+    "complexity",
+    epilog="Examples: `dresfl reproduce complexity --out runs/costs --quick`; "
+    "`dresfl reproduce complexity --out results --page docs/results/complexity.md --render-only`",
+)
+def complexity_command(
+    out: Annotated[Path, typer.Option(help="Folder of complexity.jsonl; a stopped run goes on there.")],
+    page: Annotated[Path | None, typer.Option(help="The page to write, a figure beside it; default: in --out.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two sizes a sweep, less time on each.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    render_only: Annotated[bool, typer.Option("--render-only", help="Measure nothing; render the records.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The cost tables: bytes and seconds of FedAvg, FedAvg with LightSecAgg and DReS-FL, by phase and participant."""
+    from dresfl.experiments import complexity
+    from dresfl.files import write_atomic
+
+    display.keep_freed_memory()
+    source, target = out / "complexity.jsonl", page or out / "complexity.md"
+    if render_only:
+        records = complexity.read_records(source)
+    else:
+        plan = complexity.QUICK if quick else complexity.FULL
+        out.mkdir(parents=True, exist_ok=True)
+        records = complexity.measure(plan, source, quick=quick, threads=threads, note=display.note)
+    picture = target.with_suffix(".png")
+    write_atomic(target, complexity.page(records, target, source, picture.name).encode())
+    complexity.plot(records, picture)
+    if as_json:
+        print(json.dumps(complexity.summary(records), indent=2))
+        return
+    for table in complexity.tables(records):
+        if table.title.startswith("Over many rounds"):
+            display.print_table(table.title, table.columns, table.rows)
+    print(f"wrote {source}, {target}, {picture}")

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -104,6 +105,11 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """(M,): p_0⋯p_{i−1}, about."""
         radix = [float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))]
         return torch.tensor(radix, dtype=torch.float64, device=self.device)
+
+    def from_canonical(self, integers: npt.NDArray[np.int64]) -> Tensor:
+        """Integers (M,...), those of each channel in [0, p), as residues of this system."""
+        p = np.array(self.moduli, dtype=np.int64).reshape(-1, *[1] * (integers.ndim - 1))
+        return torch.from_numpy(integers - p * (integers > p // 2)).to(self.device, self.dtype)
 
     # -- integers out of residues ----------------------------------------------------------------------------
 

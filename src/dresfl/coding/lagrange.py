@@ -188,7 +188,7 @@ def lagrange_sums(field: ModularArithmetic[Elements], nodes: Tensor, targets: Se
 
 def _factors(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]) -> tuple[Elements, Elements]:
     """Π_i (z_t − x_i) / (z_t − x_j) as (M,S,targets,nodes), and 1 / Π_{i≠j} (x_j − x_i) as (M,S,nodes)."""
-    num_moduli, (sets, count) = len(field.moduli), nodes.shape
+    num_moduli, sets = len(field.moduli), nodes.shape[0]
     low, high = min(int(nodes.min()), *targets), max(int(nodes.max()), *targets)
     if isinstance(field, ResidueSystem) and 0 <= low <= high < min(LARGEST_GRID, *field.moduli):
         found = grid_factors(field.moduli, nodes.numpy(), targets)
@@ -196,18 +196,24 @@ def _factors(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequenc
             cast("Elements", field.from_canonical(part)) for part in (found.at_targets, found.weights, found.inverses)
         )
     else:
-        distances = torch.tensor(list(targets)).view(1, -1, 1) - nodes.unsqueeze(1)  # (S,targets,nodes), never 0
-        gaps = nodes.unsqueeze(2) - nodes.unsqueeze(1) + torch.eye(count, dtype=torch.int64)  # 1 on the diagonal
-
-        def products(integers: Tensor) -> Elements:
-            product = field.embed(integers[..., 0])
-            for place in range(1, count):
-                product = field.mul(product, field.embed(integers[..., place]))
-            return product  # (M,S,rows)
-
-        at_targets = products(distances)
-        weights, inverses = field.inverse(products(gaps)), field.inverse(field.embed(distances))
+        at_targets, weights, inverses = product_factors(field, nodes, targets)
     return field.mul(inverses, at_targets.reshape(num_moduli, sets, -1, 1)), weights
+
+
+def product_factors(
+    field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]
+) -> tuple[Elements, Elements, Elements]:
+    """What `grid_factors` gives, as plain products in any field: R² of them, and inverses of all differences."""
+    distances = torch.tensor(list(targets)).view(1, -1, 1) - nodes.unsqueeze(1)  # (S,targets,nodes), never 0
+    gaps = nodes.unsqueeze(2) - nodes.unsqueeze(1) + torch.eye(nodes.shape[1], dtype=torch.int64)  # 1 on the diagonal
+
+    def products(integers: Tensor) -> Elements:
+        product = field.embed(integers[..., 0])
+        for place in range(1, integers.shape[-1]):
+            product = field.mul(product, field.embed(integers[..., place]))
+        return product  # (M,S,rows)
+
+    return products(distances), field.inverse(products(gaps)), field.inverse(field.embed(distances))
 
 
 @lru_cache(maxsize=16)  # many sessions of one process may have the same code

@@ -28,6 +28,7 @@ from .packed_residues import PackedResidues, Residues
 from .random import bounded_integers, bounded_sum, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
+_MANY_ROWS = 8  # from here on a product is faster than sums row by row, though the rows are copied first
 _MOST_SHIFT = 62  # bits: what is cut off fits a signed 64-bit integer
 
 
@@ -329,7 +330,8 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def combine(self, matrix: Tensor, rows: Sequence[Tensor]) -> Tensor:
         """Σ_j matrix[m,s,j]·rows[j]: (M,S,R), R rows (M,...) -> (M,S,...). What codes do with what they hide."""
-        if matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
+        few = len(rows) < _MANY_ROWS or matrix.shape[1] < len(rows)
+        if few and matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
             found = cpu.combine_rows(matrix, rows, self._p, self._inv_p, self._bound)
             if found is not None:
                 return found

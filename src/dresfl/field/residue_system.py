@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from .packed_residues import PackedResidues, Residues
 from .random import bounded_integers, bounded_sum, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
+_MANY_ROWS = 8  # from here on a product is faster than sums row by row, though the rows are copied first
 _MOST_SHIFT = 62  # bits: what is cut off fits a signed 64-bit integer
 
 
@@ -118,6 +120,11 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """(M,): p_0⋯p_{i−1}, about."""
         radix = [float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))]
         return torch.tensor(radix, dtype=torch.float64, device=self.device)
+
+    def from_canonical(self, integers: npt.NDArray[np.int64]) -> Tensor:
+        """Integers (M,...), those of each channel in [0, p), as residues of this system."""
+        p = np.array(self.moduli, dtype=np.int64).reshape(-1, *[1] * (integers.ndim - 1))
+        return torch.from_numpy(integers - p * (integers > p // 2)).to(self.device, self.dtype)
 
     # -- integers out of residues ----------------------------------------------------------------------------
 
@@ -337,7 +344,8 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def combine(self, matrix: Tensor, rows: Sequence[Tensor]) -> Tensor:
         """Σ_j matrix[m,s,j]·rows[j]: (M,S,R), R rows (M,...) -> (M,S,...). What codes do with what they hide."""
-        if matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
+        few = len(rows) < _MANY_ROWS or matrix.shape[1] < len(rows)
+        if few and matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
             found = cpu.combine_rows(matrix, rows, self._p, self._inv_p, self._bound)
             if found is not None:
                 return found

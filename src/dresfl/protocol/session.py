@@ -375,6 +375,11 @@ class Session:
         """Where each client's rows end among those that batches draw from."""
         return tuple(itertools.accumulate(self._drawn))
 
+    @cached_property
+    def _draw_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For each client, (N,): rows that batches draw from, where they end, and all its rows."""
+        return torch.tensor(self._drawn), torch.tensor(self._ends), torch.tensor(self.client_rows)
+
     def validation_rows(self) -> BatchRows:
         """The coded rows that are held out, dealer by dealer."""
         places = [
@@ -402,11 +407,12 @@ class Session:
         high, low = words[..., 0], words[..., 1]
         scaled = (high * total + (low * total >> 32)) >> 32  # ⌊r·m/2^64⌋
         places = (torch.arange(size) * total + scaled) // size
-        dealers = torch.searchsorted(torch.tensor(self._ends), places, right=True)
-        counts = torch.tensor(self._drawn)[dealers]
-        rows = places - torch.tensor(self._ends)[dealers] + counts
+        drawn, ends, held = self._draw_tables
+        dealers = torch.searchsorted(ends, places, right=True)
+        counts = drawn[dealers]
+        rows = places - ends[dealers] + counts
         whole = counts // shards
-        leftover = torch.tensor([rows // shards for rows in self.client_rows])[dealers] + rows - whole * shards
+        leftover = held[dealers] // shards + rows - whole * shards
         return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, leftover))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import Run, refused
+from dresfl.data import load
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
@@ -132,6 +133,8 @@ def test_each_run_leaves_a_record_with_everything(done: Path):
     for name, record in records.items():
         assert (record.header["train_rows"], record.header["test_rows"]) == (1437, 360)
         assert record.header["commit"]
+        assert record.header["data_sha256"] == load("digits").origin.data
+        assert record.header["extractor_sha256"] is None
         assert [line["round"] for line in record.evaluations] == [1, 2, 3, 4]
         assert record.result["test_accuracy"] == record.evaluations[-1]["test_accuracy"]
         assert record.config.rounds == record.header["rounds"] == 4
@@ -275,6 +278,16 @@ def test_a_mean_over_different_settings_is_refused(done: Path):
         paper.table([*records, other])
 
 
+def test_a_mean_over_different_data_is_refused_and_records_without_digests_are_read(done: Path):
+    records = paper.read_records(done)
+    header = records[0].header
+    older = {key: value for key, value in header.items() if key not in ("data_sha256", "extractor_sha256")}
+    other = {**header, "seed": 8, "data_sha256": {**header["data_sha256"], "test_labels": "0"}}
+    paper.table([*records, dataclasses.replace(records[0], header={**older, "seed": 7})])
+    with pytest.raises(DresError, match=r"different settings \(data_sha256\)"):
+        paper.table([*records, dataclasses.replace(records[0], header=other)])
+
+
 # -- tables and figures ----------------------------------------------------------------------------------------
 
 
@@ -332,7 +345,7 @@ def test_figures_are_drawn_from_records_alone_and_the_same_again(done: Path, tmp
     records = paper.read_records(done)
     records += posing_as(records, "mnist") + posing_as(records, "emnist")
     for name in ("figure3", "figure4"):
-        svg, png = figures.draw(name, records, tmp_path)
+        svg, png, *_ = figures.draw(name, records, tmp_path)
         assert png.read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in svg.read_text()
     first = svg.read_text()

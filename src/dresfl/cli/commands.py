@@ -12,7 +12,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import advice, audit, display, flower, hidden_plan, identity, local_prices, network, reproduce
+from . import advice, audit, data, display, flower, hidden_plan, identity, local_prices, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -424,6 +424,7 @@ def predict_command(
 
 
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(data.app, name="data")
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
 app.command("storage-key", epilog="Example: `dresfl storage-key /etc/dresfl/storage.key`")(identity.storage_key)
 app.add_typer(identity.ca, name="ca")

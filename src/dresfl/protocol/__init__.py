@@ -32,6 +32,7 @@ from .round import (
     coded_gradient_parts,
     decode_answers,
     decode_sum,
+    direct_sum,
     encode_rows,
     encoded_gradient,
     expand_masks,

@@ -66,6 +66,12 @@ SETTINGS = {
     "two shards": ["federation.num_shards=2", "dropout.model=none"],
     "skipped rounds": ["dropout.model=bernoulli", "dropout.rate=0.6"],
     "alarms": ["optimizer.method=sgd", "optimizer.learning_rate=1e6", "optimizer.schedule=constant"],
+    "local steps": [
+        "federation.local_steps=2",
+        "optimizer.method=sgd",
+        "dropout.model=none",
+        "model.layers=[{kind='dense', units=10}]",
+    ],
     "room for a liar": ["federation.max_liars=1", "dropout.model=none"],
     "convolution": [
         "model.layers=[{kind='conv2d', channels=2, kernel=3, padding=1}, {kind='square'}, "

@@ -16,18 +16,18 @@ from dresfl.protocol import (
     RoundRecord,
     Session,
     Training,
-    coded_gradient,
+    answers_of,
     coded_gradient_parts,
-    encoded_gradient,
+    direct_sum,
     mask_rows,
 )
 
 from .blocks import Engine
+from .driver import clients_together
 from .dropout import Dropouts
 from .plain_rows import PlainRows
 from .ranks import Ranks
 
-_GROUP_BYTES = 2**28  # of the coded rows of the clients that are taken together
 _CHECKED = 1000  # rounds after which ranks compare their weights
 
 
@@ -86,10 +86,9 @@ class ChannelFederation:
         self._ranks.check_same(digest, "weight", "look for a faulty machine, and resume from the last checkpoint")
 
     def _direct(self) -> Tensor:
-        part = self._part
-        batch = part.batch_rows(self.training.round_number)
-        rows = self._plain.values[self._plain.hidden_in(batch).flatten()]  # (B·K,W)
-        return coded_gradient(part, self.training.weights, part.field.embed(rows).unsqueeze(1))[:, 0]  # (M_r,P)
+        part, number = self._part, self.training.round_number
+        rows = self._plain.values[self._plain.hidden_in(part.batch_rows(number))]  # (s·B,K,W)
+        return direct_sum(part, number, self.training.weights, rows)  # (M_r,P)
 
     def _coded(self, survivors: Sequence[int]) -> Tensor:
         """The decoded sum of the survivors' answers, in this rank's channels."""
@@ -98,7 +97,7 @@ class ChannelFederation:
         shards = self._plain.values[self._plain.hidden_in(batch)]  # (B,K,W)
         masked = mask_rows(part, self._keys[batch.dealers], batch.rows, shards)  # (M_r,K,B,W), (M_r,T,B,W)
         coefficients = part.code.sum_decoder(survivors)  # (M_r,R)
-        group = max(1, _GROUP_BYTES // masked[0][:, 0].nbytes)
+        group = clients_together(part)
         total: Tensor | None = None
         for start in range(0, len(survivors), group):
             factors = coefficients[:, start : start + group].unsqueeze(1)  # (M_r,1,n)
@@ -112,8 +111,8 @@ class ChannelFederation:
     def _answers(self, shards: Tensor, masks: Tensor, clients: Sequence[int]) -> list[Tensor]:
         """What these clients answer (M_r,n,P), in runs of columns."""
         part, weights = self._part, self.training.weights
-        if torch.device(part.device).type == "cpu":
-            return [encoded_gradient(part, weights, shards, masks, clients)]
+        if torch.device(part.device).type == "cpu" or part.local is not None:
+            return [answers_of(part, self.training.round_number, weights, shards, masks, clients)]
         return coded_gradient_parts(part, part.field, weights, part.code.encode(shards, masks, clients))
 
     def _digest(self) -> bytes:

@@ -16,7 +16,7 @@ from dresfl.protocol import (
     Session,
     Training,
     answers_of,
-    coded_answer,
+    direct_sum,
     fresh_blinding,
     mask_rows,
     opening_label,
@@ -99,25 +99,16 @@ class LocalFederation:
         return self._plain.hidden_in(batch)
 
     def _direct(self, survivors: list[int]) -> RoundRecord:
-        batch = self.session.batch_rows(self.training.round_number)
-        rows, field = self.rows[self.hidden_rows(batch)], self.session.field  # (B,K,W)
-        if self.session.local is None:
-            residues = field.embed(rows.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
-        else:  # each shard takes its own steps
-            residues = field.embed(rows.swapaxes(0, 1))  # (M,K,s·B,W)
-        answers = coded_answer(self.session, self.training.round_number, self.training.weights, residues)  # (M,·,P)
-        total = answers[:, 0] if self.session.local is None else field.sum(answers, 1)
-        return self.training.apply(total, tuple(survivors))
+        number = self.training.round_number
+        rows = self.rows[self.hidden_rows(self.session.batch_rows(number))]  # (s·B,K,W)
+        return self.training.apply(direct_sum(self.session, number, self.training.weights, rows), tuple(survivors))
 
     def _coded(self, survivors: list[int]) -> RoundRecord:
         session, number = self.session, self.training.round_number
         batch = session.batch_rows(number)
         shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
-        per_client = len(session.field.moduli) * batch.rows.numel() * session.row_width * 8
-        if session.local is not None:  # weights, their move and its gradient are each client's own
-            per_client += len(session.field.moduli) * 6 * session.network.num_parameters * 8
-        group = max(1, _GROUP_BYTES // per_client)
+        group = clients_together(session)
         published = bytes.fromhex(weights_sha256(self.training.weights)) if self._blinding is not None else b""
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
@@ -134,3 +125,11 @@ class LocalFederation:
                 if record is not None:
                     return record
         raise RuntimeError("enough answers did not close the round")
+
+
+def clients_together(session: Session) -> int:
+    """How many clients' answers are computed together."""
+    values = session.parameters.local_steps * session.batch_size * session.row_width
+    if session.local is not None:  # weights, their move and its gradient are each client's own
+        values += 6 * session.network.num_parameters
+    return max(1, _GROUP_BYTES // (len(session.field.moduli) * values * session.field.dtype.itemsize))

@@ -262,13 +262,13 @@ def test_a_thousand_clients_reach_the_weights_of_the_uncoded_rows(
 ):
     """And a round computes R answers, however many clients there are."""
     computed = []
-    real = local_driver.encoded_gradient
+    real = local_driver.answers_of
 
-    def counted(session, weights, shards, masks, clients):
+    def counted(session, number, weights, shards, masks, clients):
         computed.append(len(clients))
-        return real(session, weights, shards, masks, clients)
+        return real(session, number, weights, shards, masks, clients)
 
-    monkeypatch.setattr(local_driver, "encoded_gradient", counted)
+    monkeypatch.setattr(local_driver, "answers_of", counted)
     session = session_of(num_shards, max_colluders, spare=num_clients - threshold)
     assert (session.num_clients, session.recovery_threshold) == (num_clients, threshold)
     rounds = 3

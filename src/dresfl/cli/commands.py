@@ -53,7 +53,7 @@ def _root(
     "plan",
     epilog="Examples: `dresfl plan --clients 20 --layers 784,64,64,10 --json`; "
     '`dresfl plan --clients 20 --layers 784,64,64,10 --goal "dropouts=8,colluders=2" --plot trade-off.png`; '
-    '`dresfl plan --clients 20 --layers 784,10 --local-steps 4`',
+    "`dresfl plan --clients 20 --layers 784,10 --local-steps 4`",
 )
 def plan_command(
     clients: Annotated[int, typer.Option(help="N: number of clients.")],

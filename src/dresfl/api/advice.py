@@ -206,7 +206,9 @@ def _hidden_choice(
 ) -> Choice | None:
     """None: there is no plan (too few clients for the answers that are needed, no certified masks, too many bits)."""
     settings = HiddenSettings(schedule=schedule)
-    sizes = dataclasses.asdict(code)
+    sizes = {
+        name: value for name, value in dataclasses.asdict(code).items() if name != "local_steps"
+    }  # of the open mode
     try:
         cost = plan_hidden(network, **sizes, rows=rows, rounds=rounds, settings=settings, round_trips=[round_trip])
     except DresError:

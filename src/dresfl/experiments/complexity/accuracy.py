@@ -14,6 +14,7 @@ from dresfl.baselines import (
     State,
     initial_state,
     outputs,
+    torch_weights,
 )
 from dresfl.data import flat_inputs
 from dresfl.errors import TooFewAnswers
@@ -32,7 +33,7 @@ def compare_accuracy(rounds: int) -> list[dict[str, Any]]:
     prepared = prepare(dataclasses.replace(load_config("digits"), rounds=rounds), None)
     config, session = prepared.config, prepared.session
     problem = Problem(session.network, "fedavg", "cross-entropy", config.optimizer, session.num_clients)
-    start = initial_state(problem, PublicStream(config.seed))
+    start = initial_state(problem, torch_weights(session.network, PublicStream(config.seed)))
     sizes = [len(part) for part in prepared.parts]
     needed = session.recovery_threshold
     size = session.network.num_parameters

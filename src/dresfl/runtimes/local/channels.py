@@ -8,6 +8,7 @@ from typing import NoReturn, final
 import torch
 from torch import Tensor
 
+from dresfl import __version__
 from dresfl.errors import UsageError
 from dresfl.field import SecretSeed
 from dresfl.kernels.cpu.sharing import kernels_alone_share
@@ -83,7 +84,8 @@ class ChannelFederation:
     def _check_weights(self) -> None:
         """Refuse to go on if ranks have different weights: then one of them computes wrongly."""
         digest = bytes.fromhex(weights_sha256(self.training.weights))
-        self._ranks.check_same(digest, "weight", "look for a faulty machine, and resume from the last checkpoint")
+        hint = f"look for a faulty machine; checkpoints of the last {_CHECKED} rounds may hold its fault: start over"
+        self._ranks.check_same(digest, "weight", hint)
 
     def _direct(self) -> Tensor:
         part, number = self._part, self.training.round_number
@@ -118,8 +120,8 @@ class ChannelFederation:
     def _digest(self) -> bytes:
         """Of everything that must be alike on all ranks. Rows enter by the sums of rows and of columns."""
         values, training = self._plain.values, self.training
-        alike = self.session.session_id.hex(), training.rounds, training.optimizer, self.engine, self.dropouts
-        digest = hashlib.sha256(repr(alike).encode())
+        run = self.session.session_id.hex(), training.rounds, training.optimizer, self.engine, self.dropouts
+        digest = hashlib.sha256(repr((__version__, *run)).encode())
         for axis in (0, 1):
             digest.update(values.sum(axis, dtype=torch.int64).cpu().numpy().tobytes())
         return digest.digest()

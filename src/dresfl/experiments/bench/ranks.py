@@ -11,6 +11,7 @@ loads the cores, two processes get more of them than one: compare the CPU's seco
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -53,6 +54,9 @@ def measure(setting: stages.Setting, ranks: Ranks, rounds: int) -> dict[str, Any
     if ranks.leads:
         training = Training(session, Optimizer(learning_rate=_RATE), total)
         alone = _play(LocalFederation(session, training, data, everybody, "coded"))
+        gc.collect()
+        if ranks.device == "cuda":
+            torch.cuda.empty_cache()  # other ranks may be on the same GPU
     alone = ranks.share(alone)
     training = Training(session, Optimizer(learning_rate=_RATE), total)
     together = _play(ChannelFederation(session, training, data, everybody, "coded", ranks))

@@ -5,16 +5,27 @@ import json
 import numpy as np
 
 from dresfl.data import DataSet
-from dresfl.experiments.bench.hidden import rounds_per_second
+from dresfl.experiments.bench.hidden import NETWORKS, rounds_per_second, same_bits, session_of
 from dresfl.experiments.guards import Trial, page, play
 from dresfl.experiments.hidden_accuracy import Task, accuracy, held_out
+from dresfl.model import mlp
+
+SMALL = mlp((12, 4, 3), input_bits=4, weight_bits=10)
 
 
 def test_the_simulations_speed_is_measured():
-    found = rounds_per_second((12, 4, 3), "S4", 3, "cpu")
+    found = rounds_per_second(SMALL, "S4", 3, "cpu")
     assert found["rounds"] == 3
     assert found["ms_per_round"] > 0
-    assert json.loads(json.dumps(found)) == {**found, "sizes": [12, 4, 3]}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_check_of_a_device_compares_bits():
+    assert same_bits(SMALL, "S4", 3, "cpu") == {"single": True, "blocks": True}
+
+
+def test_the_measured_networks_have_plans():
+    assert [session_of(network, "S4", 9, "cpu").hidden_plan.trips for network in NETWORKS.values()] == [5] * 4
 
 
 def small_set():

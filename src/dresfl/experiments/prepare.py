@@ -15,6 +15,7 @@ from dresfl.api.simulate_hidden import hidden_session
 from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partition
 from dresfl.errors import DataError
 from dresfl.features import extract_features
+from dresfl.federation.agreement import Mode
 from dresfl.model import Network
 from dresfl.protocol import Evaluation, Session, make_local_plan
 from dresfl.quantize import Quantizer
@@ -120,7 +121,7 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
         input_shape=(math.prod(data.input_shape),) if flat else data.input_shape,
         input_bits=config.model.input_bits,
         weight_bits=config.model.weight_bits,
-        input_magnitude=max(0.0, math.log2(largest)) if largest > 0 else 0.0,
+        input_magnitude=_magnitude(largest, config.mode),
     )
     if network.num_classes != data.num_classes:
         raise DataError(
@@ -128,6 +129,12 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
             f"give the last dense layer units = {data.num_classes}",
         )
     return network
+
+
+def _magnitude(largest: float, mode: Mode) -> float:
+    """log2 of the largest |input|; in the open mode at least 0. In the hidden mode small inputs allow larger rates."""
+    magnitude = math.log2(largest) if largest > 0 else 0.0
+    return magnitude if mode == "hidden" else max(0.0, magnitude)
 
 
 def _dropouts(config: RunConfig) -> Dropouts:

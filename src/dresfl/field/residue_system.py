@@ -218,6 +218,28 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
         return self.mul(rest, per_channel(inverse, rest)), self._float_radix @ digits
 
+    def cut(self, residues: Tensor, added: Tensor, bits: int, most_bits: int, beyond: Tensor) -> Tensor:
+        """The residues of ⌊(x + added)/2^bits⌋, added (n,) int64 below 2^62: (M,n) -> (M,n).
+
+        beyond (1,) int64: grows by the number of |x| that reach 2^most_bits. Nothing here looks at values.
+        """
+        if fused_kernels(self.device):
+            from dresfl.kernels.cut_triton import cut
+
+            return cut(self.moduli, residues, added, bits, most_bits, beyond)
+        found, sizes = self.floor_shift(self.add(residues, self.embed_wide(added, _MOST_SHIFT)), bits)
+        beyond += ((sizes - added.to(torch.float64)).abs() >= 2.0**most_bits).sum()
+        return found
+
+    def count_above(self, residues: Tensor, limit: int, beyond: Tensor) -> None:
+        """Add to beyond (1,) int64 how many x are above an integer: (M,...)."""
+        if fused_kernels(self.device):
+            from dresfl.kernels.cut_triton import count_above
+
+            count_above(self.moduli, residues.flatten(1), limit, beyond)
+            return
+        beyond += (self.lift_checked(residues)[0] > limit).sum()
+
     def embed_wide(self, values: Tensor, bits: int) -> Tensor:
         """The residues of int64 values |x| < 2^bits, bits ≤ 62."""
         if bits <= 52:

@@ -5,7 +5,7 @@ import torch
 
 from dresfl.coding import CodeParameters
 from dresfl.errors import CheckpointError, Diverged
-from dresfl.model import mlp
+from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
 from dresfl.protocol.hidden.clear_rounds import IntegerRing, StreamDither, final_weights, play_round
@@ -15,10 +15,11 @@ from dresfl.runtimes.local.hidden_direct import HiddenDirect, _Blocks
 from dresfl.runtimes.local.plain_rows import PlainRows
 
 ROWS = 9
+MLP = mlp((5, 4, 3), input_bits=4, weight_bits=10)
 
 
-def session_of(shards=1, rounds=5, rate=0.05, **settings):
-    network, parameters = mlp((5, 4, 3), input_bits=4, weight_bits=10), CodeParameters(10, shards, 1, 4)
+def session_of(shards=1, rounds=5, rate=0.05, network=MLP, **settings):
+    parameters = CodeParameters(10, shards, 1, 4)
     optimizer = Optimizer("momentum", rate, "cosine", weight_decay=0.01)
     chosen = HiddenSettings(**{"schedule": "S4", **settings})
     plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(ROWS,) * 10)
@@ -61,6 +62,16 @@ def test_it_gives_the_integers_of_python(shards, schedule):
     session = session_of(shards, schedule=schedule)
     data = rows_of(session)
     assert finish(HiddenDirect(session, data)).equal(by_integers(session, data))
+
+
+CONVOLUTION = Network((Conv2d(2, kernel=2), Quadratic(), Flatten(), Dense(3)), (2, 2, 2), 3, input_magnitude=-1.0)
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_it_gives_them_for_a_convolution_of_small_signed_inputs(in_blocks):
+    session = session_of(network=CONVOLUTION)
+    data = [((inputs[:, :4].repeat(1, 2) - 8) // 2, targets) for inputs, targets in rows_of(session)]
+    assert finish(HiddenDirect(session, data, in_blocks=in_blocks)).equal(by_integers(session, data))
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -39,7 +39,7 @@ class DataKeeper:
         """What a cell starts from. A trial of tuning is measured on rows held out of the training set."""
         if self._split is None or self._key != cell.data_key:
             self._split = None  # first: both may not fit
-            self._integers.clear()
+            self._integers = {}
             self.real_rows.release()
             shared = self._shared if cell.data_key in self._several else None
             self._split, self._key = load_split(cell.config, self._folder, shared), cell.data_key
@@ -49,7 +49,7 @@ class DataKeeper:
         made = prepare(cell.config, self._folder, split=self._split, held_out=held_out)
         parts = b"".join(len(rows).to_bytes(8, "little") + rows.tobytes() for rows in made.parts)
         if parts != self._parts:
-            self._integers.clear()
+            self._integers = {}
             self._parts = parts
         return dataclasses.replace(made, kept=self._integers)
 

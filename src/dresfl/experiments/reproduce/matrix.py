@@ -33,7 +33,6 @@ from dresfl.runtimes.local import first_feasible_seed, paper
 NEEDED = 9  # R of the paper's setting: degree 8, K = T = 1
 EVALUATIONS = 70  # a run, unless its recipe says otherwise
 INFEASIBLE_ROUNDS = 2000  # enough to see that hardly a round can be decoded
-_INFEASIBLE = ("dresfl-paper", "dresfl")  # shown under a draw that leaves too few clients
 PERTURBED = ("scaffold", "like-scaffold")  # chaotic: some runs are repeated with first weights that differ by 1e-9
 
 Tuned = Mapping[str, Mapping[str, Mapping[str, Any]]]  # {dataset: {method: what changes in its configuration}}
@@ -102,6 +101,7 @@ def recipe(
     """
     merged, _ = _tables(dataset, method, tuned)
     every = dict.fromkeys(("evaluate_every", "checkpoint_every"), max(1, (rounds or merged["rounds"]) // EVALUATIONS))
+    engine = "" if merged.get("mode") == "hidden" else engine  # its record is that of the clear values
     given = {"engine": engine, "device": device, **({"rounds": rounds, **every} if rounds else {})}
     return parse(RunConfig, {**every, **merged, **{key: value for key, value in given.items() if value}})
 
@@ -187,7 +187,7 @@ def matrix(
 ) -> list[Cell]:
     """The cells of a table or figure; `rounds`, `engine` and `device` win over the recipes where given.
 
-    `with_infeasible` adds one short DReS-FL run under a draw that leaves too few clients, on the first data set.
+    `with_infeasible` adds a short run of `dresfl-paper` on the first data set, under a draw that leaves too few.
     `perturbations` adds so many runs of seed 0 of the chaotic methods, each with its first weights moved by 1e-9.
     """
     if seeds < 1 or rounds < 0:
@@ -208,7 +208,7 @@ def matrix(
         for number in range(1, perturbations + 1):
             cells += [dataclasses.replace(cell, perturbation=number) for cell in firsts]
     others = TABLE_DATASETS[1:]  # the table shows it on its first data set
-    like = next((cell for cell in cells if cell.method in _INFEASIBLE and cell.dataset not in others), None)
+    like = next((cell for cell in cells if cell.method == "dresfl-paper" and cell.dataset not in others), None)
     if with_infeasible and like:
         short = min(like.config.rounds, INFEASIBLE_ROUNDS)
         config = recipe(like.dataset, like.method, rounds=short, engine=engine, device=device, tuned=tuned)

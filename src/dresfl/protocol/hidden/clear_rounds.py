@@ -73,23 +73,13 @@ class StreamDither:
         if item.shift is None:
             raise ValueError(f"{item.name} is opened in the clear")
         copies, masks = 1 if item.total else self._shards, min(self._masks, _MOST_SUMMED)
-        limbs, count = -(-item.shift // 32), copies * item.count
-        place = (round_number * _ITEMS + hop) * _ITEMS + item_number
-        words = self._words(place, limbs * masks * count).view(limbs, masks, count)
-        words[-1] &= 2 ** (item.shift - 32 * (limbs - 1)) - 1
-        total = words.sum(1)  # (limbs,count)
-        low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
+        place = round_number * _ITEMS**2 + (hop * _ITEMS + item_number)
+        low = self._stream.word_sums(Domain.DITHER, place, masks, item.shift, copies * item.count)
         if masks < self._masks:
             mean = (2**item.shift - 1) / 2
             stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
             low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
-
-    def _words(self, place: Tensor, count: int) -> Tensor:
-        if torch.device(self._stream.device).type == "cpu":
-            return self._stream.words_of(Domain.DITHER, place, count)
-        uniform = self._stream.uniform_at(Domain.DITHER, place, count)  # (w + ½)/2^32: one kernel makes them
-        return (uniform * 2.0**32).to(torch.int64)
 
 
 class Ring(ABC, Generic[Elements]):
@@ -176,7 +166,10 @@ class ResidueRing(Ring[Tensor]):
 
     def __init__(self, plan: HiddenPlan, device: str = "cpu", exceeded: Tensor | None = None) -> None:
         items = [item for number in {0, 1, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
-        self.arithmetic: ResidueField = clear_field(max(item.bits for item in items), device)
+        cut = [
+            item.bits for item in items if item.shift is not None
+        ]  # what is opened in the clear is smaller than these
+        self.arithmetic: ResidueField = clear_field(max(cut), device)
         self._exceeded = exceeded
         self._limits = {f"{guard.name} quotient": guard.limit for guard in plan.program.guards}
         self._shards = plan.parameters.num_shards
@@ -187,25 +180,24 @@ class ResidueRing(Ring[Tensor]):
         return summed if once is None else field.add(summed, once)
 
     def _check(self, item: Item, sizes: Tensor) -> None:
-        beyond = sizes.abs() >= 2.0**item.bits
-        if self._exceeded is not None:
-            self._exceeded += beyond.sum()
-        elif bool(beyond.any()):
+        if bool((sizes.abs() >= 2.0**item.bits).any()):
             raise alarm(item, math.log2(float(sizes.abs().max())))
 
     def cut(self, item: Item, values: Tensor, low: Tensor, middle: int) -> Tensor:
-        added, shape = low + middle, values.shape
+        added, shape = (low + middle).flatten(), values.shape  # |added| < n·2^t < 2^62
         field = self.arithmetic
-        residues = field.add(values, field.embed_wide(added, 62)).flatten(1)  # |added| < n·2^t < 2^62
+        if self._exceeded is not None:
+            return field.cut(values.flatten(1), added, _shift(item), item.bits, self._exceeded).view(shape)
+        residues = field.add(values.flatten(1), field.embed_wide(added, 62))
         cut, sizes = field.floor_shift(residues, _shift(item))
-        self._check(item, sizes - added.flatten().to(torch.float64))
+        self._check(item, sizes - added.to(torch.float64))
         return cut.view(shape)
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
         told = _told(item, values)
         if self._exceeded is not None:
-            opened, _ = self.arithmetic.lift_checked(told)
-            self._exceeded += (opened > self._limits[item.name] * (self._shards if item.total else 1)).sum()
+            limit = self._limits[item.name] * (self._shards if item.total else 1)
+            self.arithmetic.count_above(told, limit, self._exceeded)
             return [0]
         found = self.arithmetic.lift_exact(told)
         self._check(item, torch.tensor([float(value) for value in found], dtype=torch.float64))

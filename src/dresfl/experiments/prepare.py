@@ -16,7 +16,7 @@ from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partit
 from dresfl.errors import DataError
 from dresfl.features import extract_features
 from dresfl.model import Network
-from dresfl.protocol import Evaluation, Session
+from dresfl.protocol import Evaluation, Session, make_local_plan
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
@@ -104,6 +104,7 @@ def prepare(
             parameters=config.federation,
             client_rows=client_rows,
             seed=config.seed,
+            local=make_local_plan(network, config.federation, config.optimizer, config.rounds),
             device=config.device,
         )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))

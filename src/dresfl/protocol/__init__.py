@@ -23,8 +23,11 @@ from .findings import (
     findings_bytes,
     most_findings_bytes,
 )
+from .local_plan import LocalPlan, make_local_plan, most_local_steps
 from .messages import Answer, Share, Task
 from .round import (
+    answers_of,
+    coded_answer,
     coded_gradient,
     coded_gradient_parts,
     decode_answers,

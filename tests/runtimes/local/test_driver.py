@@ -249,3 +249,36 @@ def test_rows_encoded_one_by_one_are_the_shares_a_client_deals(num_shards, max_c
         for place, (dealer, row) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)):
             dealt = Share.decode(clients[dealer].deal(receiver, row, 1).encode(session), session)
             assert session.field.pack(lazy[:, receiver, place]) == session.field.pack(unpacked(dealt.residues)[:, 0])
+
+
+# -- many clients --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "num_shards", "max_colluders", "threshold"), [(1000, 1, 1, 9), (1000, 32, 32, 505)]
+)
+def test_a_thousand_clients_reach_the_weights_of_the_uncoded_rows(
+    num_clients, num_shards, max_colluders, threshold, monkeypatch
+):
+    """And a round computes R answers, however many clients there are."""
+    computed = []
+    real = local_driver.encoded_gradient
+
+    def counted(session, weights, shards, masks, clients):
+        computed.append(len(clients))
+        return real(session, weights, shards, masks, clients)
+
+    monkeypatch.setattr(local_driver, "encoded_gradient", counted)
+    session = session_of(num_shards, max_colluders, spare=num_clients - threshold)
+    assert (session.num_clients, session.recovery_threshold) == (num_clients, threshold)
+    rounds = 3
+    assert fingerprint(session, rounds=rounds) == fingerprint(session, engine="direct", rounds=rounds)
+    assert sum(computed) == rounds * threshold
+
+
+def test_a_thousand_clients_with_one_answer_too_few_skip_the_round():
+    session = session_of(32, 32, spare=495)
+    few = tuple(range(300, 804))
+    training, records = run(session, dropouts=Dropouts((0.0,) * 1000, 0, (few,)), rounds=1)
+    assert (records[0].outcome, records[0].reason) == ("skipped", "0 of 505 answers")
+    assert weights_sha256(training.weights) == weights_sha256(session.network.initial_weights(session.stream))

@@ -90,10 +90,13 @@ def decode(session: Session) -> Call:
 
 
 def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
-    """All clients, with synthetic rows, and the coordinator in this process; every client answers.
+    """All clients, with synthetic rows, and the coordinator in this process; every client answers."""
+    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
+    return LocalFederation(session, training, rows(session, density), no_dropouts(session.num_clients, 1), "coded")
 
-    density: which part of the inputs is not 0.
-    """
+
+def rows(session: Session, density: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+    """Each client's synthetic inputs (m,F) and targets (m,C). density: which part of the inputs is not 0."""
     generator = torch.Generator().manual_seed(1)
     classes = session.network.num_classes
     data = []
@@ -103,8 +106,7 @@ def federation(session: Session, *, density: float = 1.0, learning_rate: float =
             inputs *= torch.rand(inputs.shape, generator=generator) < density
         labels = torch.randint(classes, (count,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
-    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
-    return LocalFederation(session, training, data, no_dropouts(session.num_clients, 1), "coded")
+    return data
 
 
 def rounds(session: Session) -> tuple[Call, int]:

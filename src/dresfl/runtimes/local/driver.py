@@ -15,8 +15,8 @@ from dresfl.protocol import (
     RoundRecord,
     Session,
     Training,
-    coded_gradient,
-    encoded_gradient,
+    answers_of,
+    coded_answer,
     fresh_blinding,
     mask_rows,
     opening_label,
@@ -66,6 +66,7 @@ class LocalFederation:
         self.keys = torch.stack([secret.mask_key(session.sharing_id) for secret in secrets])
         self._blinding = fresh_blinding(session) if blinded else None
         in_blocks = torch.device(session.device).type == "cuda" and recording is None and not blinded
+        in_blocks = in_blocks and session.local is None  # a graph has one rate for all rounds
         self._blocks = RoundBlocks(session, training, self) if in_blocks else None
 
     def __reduce__(self) -> NoReturn:
@@ -99,24 +100,30 @@ class LocalFederation:
 
     def _direct(self, survivors: list[int]) -> RoundRecord:
         batch = self.session.batch_rows(self.training.round_number)
-        rows = self.rows[self.hidden_rows(batch).flatten()]  # (B·K,W)
-        residues = self.session.field.embed(rows).unsqueeze(1)  # (M,1,B·K,W)
-        gradient = coded_gradient(self.session, self.training.weights, residues)
-        return self.training.apply(gradient[:, 0], tuple(survivors))
+        rows, field = self.rows[self.hidden_rows(batch)], self.session.field  # (B,K,W)
+        if self.session.local is None:
+            residues = field.embed(rows.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
+        else:  # each shard takes its own steps
+            residues = field.embed(rows.swapaxes(0, 1))  # (M,K,s·B,W)
+        answers = coded_answer(self.session, self.training.round_number, self.training.weights, residues)  # (M,·,P)
+        total = answers[:, 0] if self.session.local is None else field.sum(answers, 1)
+        return self.training.apply(total, tuple(survivors))
 
     def _coded(self, survivors: list[int]) -> RoundRecord:
         session, number = self.session, self.training.round_number
         batch = session.batch_rows(number)
         shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
-        per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
+        per_client = len(session.field.moduli) * batch.rows.numel() * session.row_width * 8
+        if session.local is not None:  # weights, their move and its gradient are each client's own
+            per_client += len(session.field.moduli) * 6 * session.network.num_parameters * 8
         group = max(1, _GROUP_BYTES // per_client)
         published = bytes.fromhex(weights_sha256(self.training.weights)) if self._blinding is not None else b""
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
-            gradients = encoded_gradient(session, self.training.weights, *masked, clients)  # (M,n,P)
+            answers = answers_of(session, number, self.training.weights, *masked, clients)  # (M,n,P)
             for place, client in enumerate(clients):
-                residues = gradients[:, place]  # (M,P)
+                residues = answers[:, place]  # (M,P)
                 if self._blinding is not None:
                     label = opening_label(session, number, published)
                     residues = session.field.add(residues, self._blinding[client].values(label, residues.shape[1]))

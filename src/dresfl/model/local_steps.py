@@ -33,7 +33,7 @@ from dresfl.errors import UsageError
 from dresfl.field import Arithmetic, Elements
 
 from .layers import Affine, Fixed, Place
-from .network import Network
+from .network import Network, on_device
 
 
 @final
@@ -106,6 +106,10 @@ class LocalSteps:
         for p, bits in zip(self.network.parameters, self.scales, strict=True):
             scales[p.weight.start : p.bias.stop] = 2.0**bits
         return scales
+
+    def move_scales_on(self, device: str) -> Tensor:
+        """`move_scales` on a device."""
+        return on_device(self.move_scales, device)
 
     @property
     def needed_bits(self) -> float:

@@ -118,7 +118,7 @@ class Session:
         rows = self.batch_size * self.num_shards
         if (local.steps.num_steps, local.steps.batch_rows) != (self.parameters.local_steps, rows):
             raise UsageError("the plan of the local steps is one of other parameters", "use make_local_plan")
-        refuse_infeasible(self.network, self.parameters, local)
+        refuse_infeasible(self.parameters, local)
 
     @property
     def num_clients(self) -> int:

@@ -1,13 +1,17 @@
 """`dresfl train` and `dresfl plan` with several local steps, as a user runs them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commands import Run, refused
+from dresfl.data import load
+from dresfl.deploy.audit import audit
 from dresfl.errors import CheckpointError, InfeasiblePlan, UsageError
 from dresfl.experiments.config import RunConfig, load_config
+from dresfl.experiments.local_steps import TASKS, choose, measured
 from dresfl.experiments.training import train
 from dresfl.storage.run_folder import read_metrics
 from dresfl.storage.transcript import Transcript
@@ -68,6 +72,24 @@ def test_a_transcript_has_the_session_and_the_moves(tmp_path: Path) -> None:
     assert sorted(moves) == list(range(12))
     largest = max(float(move.abs().max()) for move in moves.values())
     assert 2 ** summary["peak_bits"] == pytest.approx(largest)
+
+
+def test_an_audit_says_the_threshold_of_the_local_steps(tmp_path: Path) -> None:
+    train(small("engine=direct"), out=tmp_path)
+    parameters = audit(tmp_path).parameters
+    assert (parameters["local_steps"], parameters["recovery_threshold"], parameters["answers_needed"]) == (2, 5, 5)
+
+
+def test_the_record_of_a_run_has_its_price(tmp_path: Path) -> None:
+    task = replace(TASKS["digits"], steps=12)
+    split = load("digits")
+    lines = [measured("small", task, split.train, split.test, s, seed) for s in (1, 3) for seed in (0, 1)]
+    assert [line["rounds"] for line in lines] == [12, 12, 4, 4]
+    assert [line.get("coded_equals_direct") for line in lines] == [True, None, True, None]
+    assert [line["mean_answers"] for line in lines[::2]] == [3.0, 7.0]  # all others were missing
+    assert len({line["weights_sha256"] for line in lines}) == 4
+    assert all(json.loads(json.dumps(line))["alarms"] == 0 for line in lines)
+    assert list(choose(task, split.train, [0.0625], 1)) == [0.0625]
 
 
 def test_rounds_that_move_nothing_are_noted(tmp_path: Path) -> None:

@@ -206,7 +206,9 @@ def warnings(network: Network, code: CodeParameters, local: LocalPlan | None = N
     """What a reader should know about a setting before using it."""
     found: list[str] = []
     first = network.parameters[0]
-    terms = code.batch_size * first.layer.positions(first.place.in_shape)  # of one shard: they can be told apart
+    terms = (
+        code.batch_size * code.local_steps * first.layer.positions(first.place.in_shape)
+    )  # of one shard: they can be told apart
     if terms <= first.fan[1]:
         found.append(
             f"a round sums {terms} input rows into a first layer {first.fan[1]} wide: the gradient reveals the span of "

@@ -74,7 +74,7 @@ def plan_command(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A key of [hidden]; with local steps, too, of [optimizer]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Of [optimizer], or in the hidden mode of [hidden]."),
     ] = None,
     goal: Annotated[
         str, typer.Option(metavar="dropouts=D,colluders=T", help="List the settings of both modes that reach this.")

@@ -33,7 +33,7 @@ from dresfl.errors import UsageError
 from dresfl.field import Arithmetic, Elements
 
 from .layers import Affine, Fixed, Place
-from .network import Network
+from .network import Network, on_device
 
 
 @final
@@ -42,6 +42,7 @@ class Stage:
     """One of the steps: where each layer stands in it, and what comes of each layer with weights."""
 
     places: tuple[Place, ...]  # with the scales and degrees of this step
+    weight_scales: tuple[int, ...]  # in bits, as the step finds them
     gradient_scales: tuple[int, ...]  # in bits
     gradient_degrees: tuple[int, ...]  # as polynomials in the data
 
@@ -107,6 +108,10 @@ class LocalSteps:
             scales[p.weight.start : p.bias.stop] = 2.0**bits
         return scales
 
+    def move_scales_on(self, device: str) -> Tensor:
+        """`move_scales` on a device."""
+        return on_device(self.move_scales, device)
+
     @property
     def needed_bits(self) -> float:
         """An estimate of log2 of the largest integer in the move, summed over the shards."""
@@ -137,37 +142,33 @@ class LocalSteps:
         if inputs.shape[2] % self.num_steps:
             raise UsageError(f"{inputs.shape[2]} rows cannot be {self.num_steps} mini-batches of one size")
         rows = inputs.shape[2] // self.num_steps
-        network = self.network
-        whole = [slice(p.weight.start, p.bias.stop) for p in network.parameters]
-        start = field.embed(weights).reshape(-1, 1, network.num_parameters)  # (M,1,P)
-        moves: list[Elements] = []  # of each layer with weights, (M,N,·) at the scales before the next step
+        parameters = self.network.parameters
+        start = field.embed(weights).reshape(-1, 1, self.network.num_parameters)  # (M,1,P)
+        first = [start[:, :, p.weight.start : p.bias.stop] for p in parameters]  # of each layer with weights
+        moves: list[Elements] = []  # likewise, (M,N,·): what the steps so far have moved, at the scales after them
         for number, stage in enumerate(self.stages):
             batch = slice(number * rows, (number + 1) * rows)
             x, y = inputs[:, :, batch], targets[:, :, batch]
-            if number == 0:  # the weights are still public
-                gradient = network.gradient(field, weights, x, y)
-                moves = [field.scale(gradient[:, :, place], multiplier) for place in whole]
+            if not moves:  # the weights are still public
+                whole = self.network.gradient(field, weights, x, y)
+                found = [whole[:, :, p.weight.start : p.bias.stop] for p in parameters]
+                moves = [field.scale(gradient, multiplier) for gradient in found]
                 continue
-            now: list[Elements] = []
-            for p, place, move, scale in zip(
-                network.parameters, whole, moves, _weight_scales(network, stage), strict=True
-            ):
-                first = field.scale(start[:, :, place], 2 ** (scale - p.place.weight_bits))
-                now.append(field.sub(first, move))
-            gradients = _gradients(network, stage, field, now, x, y)
+            grown = [scale - p.place.weight_bits for p, scale in zip(parameters, stage.weight_scales, strict=True)]
+            now = [
+                field.sub(field.scale(own, 2**bits), moved)
+                for own, bits, moved in zip(first, grown, moves, strict=True)
+            ]
+            found = _gradients(self.network, stage, field, now, x, y)
+            grown = [
+                after + self.rate_shift - before
+                for before, after in zip(stage.weight_scales, stage.gradient_scales, strict=True)
+            ]
             moves = [
-                field.add(field.scale(move, 2 ** (scale + self.rate_shift - old)), field.scale(found, multiplier))
-                for move, found, scale, old in zip(
-                    moves, gradients, stage.gradient_scales, _weight_scales(network, stage), strict=True
-                )
+                field.add(field.scale(moved, 2**bits), field.scale(gradient, multiplier))
+                for moved, bits, gradient in zip(moves, grown, found, strict=True)
             ]
         return moves[0] if len(moves) == 1 else field.concat(moves, 2)
-
-
-def _weight_scales(network: Network, stage: Stage) -> list[int]:
-    """The scale in bits of each layer's weights as a step finds them."""
-    pairs = zip(network.layers, stage.places, strict=True)
-    return [place.weight_bits for layer, place in pairs if isinstance(layer, Affine)]
 
 
 def _stage(network: Network, scales: Sequence[int], degrees: Sequence[int]) -> Stage:
@@ -192,7 +193,8 @@ def _stage(network: Network, scales: Sequence[int], degrees: Sequence[int]) -> S
             degree += power
         else:
             degree += (layer.degree - 1) * place.in_degree
-    return Stage(tuple(places), tuple(2 * scale - bits for bits in scales), tuple(gradient_degrees[::-1]))
+    gradient_scales = tuple(2 * scale - bits for bits in scales)
+    return Stage(tuple(places), tuple(scales), gradient_scales, tuple(gradient_degrees[::-1]))
 
 
 def _gradients(

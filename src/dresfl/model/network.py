@@ -203,11 +203,11 @@ class Network:
 
     def weight_scales_on(self, device: str) -> Tensor:
         """`weight_scales` on a device."""
-        return _on_device(self.weight_scales, device)
+        return on_device(self.weight_scales, device)
 
     def gradient_scales_on(self, device: str) -> Tensor:
         """`gradient_scales` on a device."""
-        return _on_device(self.gradient_scales, device)
+        return on_device(self.gradient_scales, device)
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
         """(P,) int64: the weights that the coordinator starts from.
@@ -326,7 +326,7 @@ class Network:
 
 
 @lru_cache(maxsize=32)
-def _on_device(constants: Tensor, device: str) -> Tensor:
+def on_device(constants: Tensor, device: str) -> Tensor:
     """A network's constant on a device, sent there once."""
     return constants.to(device)
 

@@ -23,7 +23,7 @@ from .findings import (
     findings_bytes,
     most_findings_bytes,
 )
-from .local_plan import LocalPlan, make_local_plan, most_local_steps
+from .local_plan import LocalPlan, make_local_plan
 from .messages import Answer, Share, Task
 from .round import (
     answers_of,

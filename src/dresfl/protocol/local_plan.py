@@ -9,7 +9,6 @@ import bisect
 import dataclasses
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
 from dresfl.coding import CodeParameters, recovery_threshold
@@ -36,11 +35,11 @@ class LocalPlan:
     def multiplier(self, round_number: int) -> int:
         """a: the round's rate is a·2^−e in the field. 0 if the rate is below half of 2^−e: the round moves nothing."""
         rate = self.optimizer.rate(round_number, self.rounds)
-        return round(rate / self.steps.batch_rows * 2.0**self.steps.rate_shift)
+        return round(math.ldexp(rate / self.steps.batch_rows, self.steps.rate_shift))
 
     def rate(self, round_number: int) -> float:
         """η as the field has it: a·2^−e·BK. It differs from the optimiser's by at most half of 2^−e·BK."""
-        return self.multiplier(round_number) * 2.0**-self.steps.rate_shift * self.steps.batch_rows
+        return math.ldexp(self.multiplier(round_number) * self.steps.batch_rows, -self.steps.rate_shift)
 
     @property
     def last_moving_round(self) -> int:
@@ -97,7 +96,7 @@ def _rate(constant: float, exact: bool) -> tuple[int, int]:
     ((21, 3277), (9, 1), (20, 2048))
     """
     shift = max(0, RATE_BITS - 1 - math.floor(math.log2(constant)))
-    multiplier = round(constant * 2.0**shift)
+    multiplier = round(math.ldexp(constant, shift))
     while exact and shift > 0 and multiplier % 2 == 0:
         shift, multiplier = shift - 1, multiplier // 2
     return shift, multiplier
@@ -123,13 +122,13 @@ def check_optimizer(optimizer: Optimizer) -> None:
         )
 
 
-def refuse_infeasible(network: Network, parameters: CodeParameters, plan: LocalPlan) -> None:
+def refuse_infeasible(parameters: CodeParameters, plan: LocalPlan) -> None:
     """InfeasiblePlan if so many clients cannot decode so many local steps; it says how many they could."""
     code, degree = parameters, plan.steps.degree
     needed = recovery_threshold(degree, code.num_shards, code.max_colluders) + 2 * code.max_liars
     if needed <= code.num_clients:
         return
-    most = most_local_steps(network, code, plan.steps.rate_shift)
+    most = most_local_steps(plan.steps.network, code)
     raise InfeasiblePlan(
         f"{code.num_clients} clients cannot decode {code.local_steps} local steps: degree {degree}, "
         f"K = {code.num_shards}, T = {code.max_colluders} and A = {code.max_liars} need {needed} answers",
@@ -138,17 +137,16 @@ def refuse_infeasible(network: Network, parameters: CodeParameters, plan: LocalP
     )
 
 
-@lru_cache(maxsize=64)
-def most_local_steps(network: Network, parameters: CodeParameters, rate_shift: int = 0) -> int:
+def most_local_steps(network: Network, parameters: CodeParameters) -> int:
     """The most local steps, up to those of the parameters, that so many clients can decode; 0: not even one.
 
     >>> from dresfl.model import mlp
     >>> most_local_steps(mlp((3, 2), input_bits=4, weight_bits=10), CodeParameters(num_clients=7, local_steps=4))
     3
     """
-    code, rows = parameters, parameters.batch_size * parameters.num_shards
+    code = parameters
     for steps in range(code.local_steps, 0, -1):
-        degree = LocalSteps(network, steps, rate_shift, rows).degree
+        degree = LocalSteps(network, steps, rate_shift=0, batch_rows=1).degree  # depends on the layers alone
         if recovery_threshold(degree, code.num_shards, code.max_colluders) + 2 * code.max_liars <= code.num_clients:
             return steps
     return 0

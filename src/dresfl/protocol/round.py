@@ -217,7 +217,7 @@ def _gradient(session: Session, integers: Tensor, place: slice) -> Tensor:
     """The mean gradient at some coordinates, real; with local steps the move, whose rate is already in it."""
     network, device = session.network, str(integers.device)
     if session.local is not None:
-        return gradient_reals(integers[place], session.local.steps.move_scales.to(device)[place], 1)
+        return gradient_reals(integers[place], session.local.steps.move_scales_on(device)[place], 1)
     if place == slice(0, integers.numel()):
         scales = network.gradient_scales_on(device)
     else:  # the same powers of two, without a list of them all

@@ -116,10 +116,12 @@ class Session:
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
 
     def _check_local(self, local: LocalPlan) -> None:
-        rows = self.batch_size * self.num_shards
-        if (local.steps.num_steps, local.steps.batch_rows) != (self.parameters.local_steps, rows):
-            raise UsageError("the plan of the local steps is one of other parameters", "use make_local_plan")
-        refuse_infeasible(self.network, self.parameters, local)
+        wanted = self.network, self.parameters.local_steps, self.batch_size * self.num_shards
+        if (local.steps.network, local.steps.num_steps, local.steps.batch_rows) != wanted:
+            raise UsageError(
+                "the plan of the local steps is one of another network or of other sizes", "use make_local_plan"
+            )
+        refuse_infeasible(self.parameters, local)
 
     @property
     def num_clients(self) -> int:

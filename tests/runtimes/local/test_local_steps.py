@@ -14,7 +14,7 @@ from dresfl.coding import CodeParameters
 from dresfl.field import Domain, SecretSeed
 from dresfl.model import Conv2d, Dense, Flatten, Network, mlp, weights_sha256
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Answer, Client, Session, Training, make_local_plan
+from dresfl.protocol import Answer, Client, Session, Training, coded_answer, make_local_plan
 from dresfl.quantize import stochastic_round
 from dresfl.runtimes.local import Dropouts, LocalFederation, no_dropouts
 from dresfl.runtimes.local import driver as local_driver
@@ -178,3 +178,26 @@ def test_one_altered_residue_rings_the_alarm():
         record = training.receive(answer)
     assert record.outcome == "refused"
     assert torch.equal(training.weights, before)
+
+
+def test_the_widest_field_lifts_right():
+    """Near the most bits that a plan may need: what is decoded in float64 is the exact integers, rounded."""
+    session = session_of(spare=0, rounds=1, local_steps=30, optimizer=replace(OPTIMIZER, learning_rate=0.03))
+    assert 800 < session.field.modulus.bit_length() <= 900
+    field, rows = session.field, torch.cat([torch.cat(part, 1) for part in data_of(session)])  # (m,W)
+    coded = field.embed(rows[: 4 * 30]).unsqueeze(1)  # (M,1,s·B,W)
+    weights = session.network.initial_weights(session.stream)
+    answers = coded_answer(session, 0, weights, coded)  # (M,1,P)
+    exact = field.lift_exact(answers[:, 0])
+    assert max(map(abs, exact)).bit_length() > 600
+    assert field.lift(answers[:, 0]).tolist() == [float(value) for value in exact]
+    ones = torch.ones(len(field.moduli), 1, dtype=field.dtype)
+    assert field.decode_lift(ones, answers)[0].tolist() == [float(value) for value in exact]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("network", [LINEAR, ONE_SQUARE, CONVOLUTION])
+@pytest.mark.parametrize("engine", ["coded", "direct"])
+def test_a_gpu_gives_the_same_weights(network, engine):
+    session = session_of(network, num_shards=2)
+    assert run(replace(session, device="cuda"), engine)[0] == run(session, "direct")[0]

@@ -205,7 +205,9 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, records: list[dict])
         complexity.measure(TINY, path, quick=False, threads=1, note=said.append)
 
 
-def test_the_command_renders_records(dresfl: Run, tmp_path: Path, records: list[dict]) -> None:
+def test_the_command_renders_records(
+    dresfl: Run, tmp_path: Path, records: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "complexity.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in records))
     done = dresfl("reproduce", "complexity", "--out", str(tmp_path), "--render-only", "--page", "pages.md")
@@ -215,6 +217,7 @@ def test_the_command_renders_records(dresfl: Run, tmp_path: Path, records: list[
     page = (tmp_path / "pages.md").read_text()
     assert "## Growth: computation" in page
     assert page == complexity.page(records, tmp_path / "pages.md", path, "pages.png")
+    monkeypatch.setattr(complexity, "plot", lambda *_: None)  # drawn once already
     done = dresfl("reproduce", "complexity", "--out", str(tmp_path), "--render-only", "--json")
     assert json.loads(done.stdout)["header"] == records[0]
 

@@ -201,8 +201,9 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, records: list[dict])
     assert {line["part"] for line in found[len(kept) :]} == {"accuracy", "sweep batch"}
     assert len([text for text in said if text.endswith("measured before")]) == len(said) - 2
     assert complexity.read_records(path) == found
-    with pytest.raises(UsageError, match="measured with other settings"):
-        complexity.measure(TINY, path, quick=False, threads=1, note=said.append)
+    for plan, quick in ((TINY, False), (dataclasses.replace(TINY, seconds=0.1), True)):
+        with pytest.raises(UsageError, match="measured with other settings"):
+            complexity.measure(plan, path, quick=quick, threads=1, note=said.append)
 
 
 def test_the_command_renders_records(

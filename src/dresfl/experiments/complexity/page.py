@@ -262,6 +262,7 @@ def page(records: Sequence[Record], path: Path, source: Path, figure: str) -> st
         "  line that names them",
         f"- DReS-FL's coded rows: the time of a block of {BLOCK_ROWS} rows, times the number of blocks",
         "- sums of N vectors: all N clients are there; DReS-FL decodes R of their N answers",
+        "- shares are read and checked, not stored; rows of a round are not fetched from a disk",
         "",
         f"![costs over rounds, and growth]({figure})",
         *_findings(records),

@@ -145,6 +145,9 @@ def test_a_client_answers_for_one_set_of_senders_in_a_round():
         clients[5].answer(second)
     with pytest.raises(MessageError, match="a sum of 3 clients is asked for, 4 needed"):
         clients[4].answer(Request(0, (0, 1, 2)))
+    for senders in ((0, 0, 0, 0), (3, 2, 1, 0)):
+        with pytest.raises(MessageError, match="not distinct and ascending"):
+            Request(0, senders)
     with pytest.raises(MessageError, match="round 1 was asked for"):
         clients[4].answer(Request(1, (0, 1, 2, 3)))
 

@@ -10,7 +10,8 @@ x_i client i's integers, z_i its mask, S the clients whose vectors came.
 4. The coordinator lifts Σ_S (x_i + z_i) − Σ_S z_i. That is the sum of the clients in S, exactly.
 
 The coordinator and up to T clients who follow the protocol learn the sum of the others in S, and nothing else. A
-client names one set S a round: two sums would give their difference away. Shares are secret: a network seals them.
+client answers for one set S a round: two sums would give their difference away. Shares are secret: a network seals
+them.
 """
 
 import hashlib
@@ -158,6 +159,10 @@ class Request:
 
     round_number: int
     senders: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.senders) != sorted(set(self.senders)):  # one client twice would be a sum of fewer
+            raise MessageError(f"senders {self.senders} are not distinct and ascending")
 
     def encode(self, plan: SecureSum) -> bytes:
         bits = sum(1 << sender for sender in self.senders)

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import hashlib
 import json
 import os
 import time
@@ -33,10 +34,10 @@ _in_turns = functools.partial(interleaved, clock=time.process_time)
 def measure(plan: Plan, path: Path, *, quick: bool, threads: int, note: Callable[[str], None]) -> list[Record]:
     """All records of a plan; `path` grows by one part at a time, so that a stopped run goes on where it was."""
     records = read_records(path) if path.exists() else []
-    if records and (records[0]["quick"], records[0]["threads"]) != (quick, threads):
+    header = {**_header(quick, threads), "plan": hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}
+    if records and any(records[0].get(key) != header[key] for key in ("quick", "threads", "plan")):
         raise UsageError(f"{path} was measured with other settings", "choose another --out, or remove the file")
-    if not records:
-        records = [_header(quick, threads)]
+    records = records or [header]
     done = {record.get("part") for record in records}
     parts = _parts(plan)
     with torch_threads(threads), threadpool_limits(threads):

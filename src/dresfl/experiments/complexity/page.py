@@ -13,7 +13,7 @@ from .settings import Setting
 
 SWEEPS = {"clients": "N", "shards": "K", "colluders": "T", "parameters": "d", "batch": "b", "answers": "R"}
 _ALIKE = 0.1  # two times a round that differ by less are not told apart
-Crossing = int | None | Literal["alike"]  # rounds after which DReS-FL costs less; None: never
+Crossing = int | None | Literal["alike", "infeasible"]  # rounds after which DReS-FL costs less; None: never
 BOTH: tuple[Quantity, Quantity] = ("sent", "received")
 QUANTITIES: dict[str, tuple[str, tuple[Quantity, ...], bool]] = {
     "bytes that a client sends": ("client", ("sent",), False),
@@ -38,6 +38,7 @@ alarm; a field of 32 bits without an alarm would take 4 bytes a value. More that
 - A coded row hides K rows: coding costs less as K grows, while the paper's cell rises.
 - This code multiplies by matrices, not by fast polynomial arithmetic: the paper's logarithms are no part of it. Packing
   and reading messages is a large part of every phase. FedAvg's own update is mostly the overhead of a small batch.
+- What one gets differs. LightSecAgg gives the sum of the clients that are there, DReS-FL the gradient of rows of all.
 - LightSecAgg may choose R freely: the larger, the fewer bytes, and the fewer clients may be missing. DReS-FL's R
   follows from K, T and the depth.
 
@@ -66,6 +67,8 @@ def compared(records: Sequence[Record], party: str, quantities: Sequence[Quantit
     ours, theirs = totals["dresfl"], totals["lightsecagg"]
     alike = "seconds" in quantities and abs(ours.per_round / theirs.per_round - 1) < _ALIKE
     crossing: Crossing = "alike" if alike else cheaper_after(ours, theirs)
+    if extras and all(record["phase"] != "blinding" for record in records):
+        crossing = "infeasible"  # this package has no masks for so many colluders
     return found | {"cheaper_after": crossing}
 
 
@@ -155,7 +158,10 @@ def _crossings(records: Sequence[Record]) -> Table:
         for (sweep, size), own in found.items()
     ]
     base = next((record["setting"] for record in records if record.get("sweep") == "batch"), None)
-    note = "After how many rounds DReS-FL costs less than FedAvg with LightSecAgg, at every size that was measured."
+    note = (
+        "After how many rounds DReS-FL costs less than FedAvg with LightSecAgg, at every size that was measured. "
+        "`infeasible`: this package has no blinding for so many colluders."
+    )
     if base:
         note += (
             f" All else: {'-'.join(map(str, base['layers']))}, N = {base['num_clients']}, K = {base['num_shards']}, "
@@ -256,6 +262,7 @@ def page(records: Sequence[Record], path: Path, source: Path, figure: str) -> st
         "  line that names them",
         f"- DReS-FL's coded rows: the time of a block of {BLOCK_ROWS} rows, times the number of blocks",
         "- sums of N vectors: all N clients are there; DReS-FL decodes R of their N answers",
+        "- shares are read and checked, not stored; rows of a round are not fetched from a disk",
         "",
         f"![costs over rounds, and growth]({figure})",
         *_findings(records),

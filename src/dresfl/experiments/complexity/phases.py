@@ -131,10 +131,11 @@ def _masked_update(setting: Setting) -> Work:
 def _mask_answer(setting: Setting) -> Work:
     """The shares of all masks, read and summed. Their bytes are those of the phase that dealt them."""
     plan, everybody = setting.secure_sum, range(setting.num_clients)
-    shares = [Message("share", 0, i, 0, residues(plan.field, plan.piece)).encode(plan) for i in everybody]
+    own = residues(plan.field, plan.piece)
+    shares = [Message("share", 0, i, 0, own).encode(plan) for i in everybody[1:]]
 
     def answer() -> bytes:
-        held = [Message.decode(share, plan).residues for share in shares]
+        held = [own, *(Message.decode(share, plan).residues for share in shares)]
         total = plan.field.sum(torch.stack(held, 1), 1)
         return Message("answer", 0, 0, COORDINATOR, total).encode(plan)
 

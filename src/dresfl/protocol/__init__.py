@@ -28,6 +28,7 @@ from .round import (
     coded_gradient,
     coded_gradient_parts,
     decode_answers,
+    decode_part,
     decode_sum,
     encode_rows,
     encoded_gradient,

@@ -31,6 +31,7 @@ from .round import (
     coded_gradient,
     coded_gradient_parts,
     decode_answers,
+    decode_part,
     decode_sum,
     direct_sum,
     encode_rows,

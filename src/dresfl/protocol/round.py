@@ -147,6 +147,14 @@ def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence
     return integers, exceeded
 
 
+def decode_part(field: ResidueSystem, coefficients: Tensor, answers: Tensor) -> Tensor:
+    """What some of the R clients add to the decoded sum: their coefficients (M,n), their answers (M,n,P) -> (M,P).
+
+    For drivers that know who will be decoded before they compute the answers, and keep none of them.
+    """
+    return field.combine(coefficients.unsqueeze(1), answers.unbind(1))[:, 0]
+
+
 # -- step ------------------------------------------------------------------------------------------------------------
 
 

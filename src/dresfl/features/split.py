@@ -45,7 +45,7 @@ def extract_features(
         if extractor is None:
             inputs = _all_transformed(data.inputs.reshape(data.num_rows, -1), settings).reshape(data.inputs.shape)
         else:
-            rows = _features(extractor, data, part, _cache_folder(folder))
+            rows = _features(extractor, data, part, cache_folder(folder))
             if shared is None:
                 inputs = _all_transformed(rows, settings)
             else:
@@ -153,7 +153,8 @@ def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None
     return read_rows(path, data.num_rows)
 
 
-def _cache_folder(folder: Path | None) -> Path | None:
+def cache_folder(folder: Path | None) -> Path | None:
+    """Where extracted features are kept, for a data folder: see `extract_features`."""
     named = os.environ.get("DRESFL_CACHE")
     return Path(named) if named else folder / "features" if folder is not None else None
 

@@ -9,7 +9,7 @@ from dresfl.experiments.bench.page import bytes_text
 from dresfl.files import write_atomic
 
 from .growth import Record
-from .page import QUANTITIES, SWEEPS, cases, compared, when
+from .page import QUANTITIES, SWEEPS, cases, compared, crossing_text
 from .phases import METHOD_NAMES, Method
 
 if TYPE_CHECKING:
@@ -50,9 +50,15 @@ def _over_rounds(axes: "Axes", records: Sequence[Record], text: str) -> None:
     if isinstance(crossing, int) and _ROUNDS[0] <= crossing <= _ROUNDS[-1]:
         cost = found["dresfl"].after(crossing)
         axes.plot([crossing], [cost], "o", color="black", markersize=5)
-        axes.annotate(f"{crossing:,} rounds", (crossing, cost), (-8, 8), textcoords="offset points", ha="right")
+        axes.annotate(crossing_text(records, text), (crossing, cost), (-8, 8), textcoords="offset points", ha="right")
     elif not isinstance(crossing, int):
-        axes.text(0.97, 0.05, f"DReS-FL and LightSecAgg: {when(crossing)}", transform=axes.transAxes, ha="right")
+        axes.text(
+            0.97,
+            0.05,
+            f"DReS-FL costs less than LightSecAgg: {crossing_text(records, text)}",
+            transform=axes.transAxes,
+            ha="right",
+        )
     title = "bytes a client sends and receives" if text == "both" else text
     axes.set(xscale="log", yscale="log", xlabel="rounds", title=title)
     if text == "both":

@@ -277,13 +277,11 @@ def _findings(records: Sequence[Record]) -> list[str]:
     """How to read the tables, and the sentences that the records themselves decide."""
     found = _READING.splitlines()
     for name, own in cases(records).items():
-        sent, both, seconds, leader = (
-            crossing_text(own, text)
-            for text in ("bytes that a client sends", "both", "a client's seconds", "the coordinator's seconds")
-        )
+        wanted = [text for text in QUANTITIES if text != "bytes that a client receives"]
+        sent, both, seconds, blinded, leader = (crossing_text(own, text) for text in wanted)
         found.append(
             f"- **{name}.** Bytes that a client sends: {sent}. Sends and receives: {both}. "
-            f"A client's seconds: {seconds}. The coordinator's seconds: {leader}."
+            f"A client's seconds: {seconds}; with blinding: {blinded}. The coordinator's seconds: {leader}."
         )
     coded = {r["case"]: r["seconds"] for r in records if r.get("phase") == "coded rows" and "case" in r}
     found += [

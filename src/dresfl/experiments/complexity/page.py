@@ -166,7 +166,8 @@ def _crossings(records: Sequence[Record]) -> Table:
         note += (
             f" All else: {'-'.join(map(str, base['layers']))}, N = {base['num_clients']}, K = {base['num_shards']}, "
             f"T = {base['max_colluders']}, {base['rows_per_client']:,} rows a client, b = {Setting().global_batch}; "
-            "LightSecAgg needs as many answers as DReS-FL."
+            "LightSecAgg needs as many answers as DReS-FL. One line of each sweep has this very setting: their "
+            "differences show how far times scatter."
         )
     return Table("Over many rounds: every size", note, ["", *QUANTITIES], rows)
 

@@ -71,6 +71,16 @@ def test_the_path_of_the_storage_key_is_that_of_the_file(trial: Path, tmp_path: 
     assert config.load_settings(kind, tmp_path / "own.toml").storage_key == str(tmp_path / "disk.key")
 
 
+def test_several_local_steps_are_refused_over_a_network(trial: Path, tmp_path: Path) -> None:
+    text = (trial / "agreement.toml").read_text()
+    (tmp_path / "agreement.toml").write_text(text.replace("[federation]", "[federation]\nlocal_steps = 2"))
+    client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
+    client = dataclasses.replace(client, agreement=str(tmp_path / "agreement.toml"))
+    with pytest.raises(UsageError, match="over a network a round has one step") as caught:
+        config.load_agreement(client, Roster.load(trial / "roster.json"))
+    assert "dresfl train" in caught.value.hint
+
+
 def test_a_client_has_the_rows_that_one_process_gives_it(trial: Path) -> None:
     client = config.load_settings(ClientConfig, trial / "site-4" / "site.toml")
     agreement = config.load_agreement(client, Roster.load(trial / "roster.json"))

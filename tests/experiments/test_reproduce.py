@@ -444,3 +444,19 @@ def test_usage_of_the_functions():
         paper.recipe("imagenet", "dresfl")
     with pytest.raises(UsageError, match="jobs"):
         paper.run_matrix([], data=None, out=Path(), watch=Quiet(), jobs=0)
+
+
+def test_of_one_seed_the_page_says_how_far_the_curve_still_rises(done: Path):
+    one = next(record for record in paper.read_records(done) if record.method == "dresfl" and record.seed == 0)
+    lines = [{"round": number, "test_accuracy": number / 100} for number in range(1, 13)]
+    run = dataclasses.replace(one, header={**one.header, "rounds": 12}, evaluations=lines)
+    page = paper.markdown([run])
+    assert "| digits | DReS-FL, our recipe | 12 |" in page.partition("still rise?")[2]
+    assert "| +2.00 | +2.00 |" in page
+    assert "one seed" in page
+    digest = load("digits").origin.data["train_inputs"]
+    assert f"| digits | {digest[:16]} |" in page.partition("## Data")[2]
+    assert paper.table([run])["digits"]["dresfl"]["sd"] is None
+    assert "still rise?" not in paper.markdown(paper.read_records(done))
+    (row,) = csv.DictReader(paper.spreadsheet([run]).splitlines())
+    assert row["sd"] == ""

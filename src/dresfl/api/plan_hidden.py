@@ -123,7 +123,11 @@ def plan_hidden(
     held = max(len(session.seed_sets.held_by(client)) for client in range(num_clients))
     items = [item for hop in plan.hops(1 if rounds > 1 else 0) for item in hop.items if item.shift is not None]
     return HiddenCost(
-        **dataclasses.asdict(code),
+        num_clients=num_clients,
+        num_shards=num_shards,
+        max_colluders=max_colluders,
+        batch_size=batch_size,
+        max_liars=max_liars,
         rounds=rounds,
         num_parameters=plan.network.num_parameters,
         schedule=plan.settings.schedule,

@@ -18,10 +18,10 @@ from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
-from dresfl.protocol import Evaluation, Session, Training
+from dresfl.protocol import Evaluation, Session, Training, make_local_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
-from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
+from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
@@ -67,6 +67,7 @@ def simulate(
     max_colluders: int = CodeParameters.max_colluders,
     batch_size: int = CodeParameters.batch_size,
     max_liars: int = CodeParameters.max_liars,
+    local_steps: int = CodeParameters.local_steps,
     seed: int = 0,
     dropouts: Dropouts | None = None,
     test: Rows | None = None,
@@ -86,6 +87,7 @@ def simulate(
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
     clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0.
+    local_steps: s, the mini-batches of a round on which clients step before they answer; needs plain SGD.
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
     same integers without it. device: "cpu" or "cuda"; the weights come out the same. threads: torch's, restored at the
@@ -112,7 +114,7 @@ def simulate(
         raise UsageError("settings of the hidden mode are given, but the mode is open", 'use mode = "hidden"')
     if mode == "hidden" and (record is not None or blinded):
         raise UsageError("record and blinded are of the open mode", "in the hidden mode every answer is blinded")
-    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars)
+    code = CodeParameters(len(clients), num_shards, max_colluders, batch_size, max_liars, local_steps)
     for name, value, least in (("rounds", rounds, 1), ("evaluate_every", evaluate_every, 1), ("threads", threads, 0)):
         if value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
@@ -132,12 +134,14 @@ def simulate(
         settings, chosen = hidden or HiddenSettings(), optimizer or Optimizer()
         session = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
     else:
-        plan(network, **dataclasses.asdict(code), rows=sum(rows)).check()
+        chosen = optimizer or Optimizer()
+        plan(network, **dataclasses.asdict(code), rows=sum(rows), optimizer=chosen).check()
         session = Session(
             network=network,
             parameters=code,
             client_rows=rows,
             seed=seed,
+            local=make_local_plan(network, code, chosen, rounds),
             device=check_device(device),
         )
     with torch_threads(threads):
@@ -222,25 +226,33 @@ class Simulation:
     record: Path | None = None  # the folder of transcripts
     recorded: tuple[str, ...] = ()  # the participants that have one
     blinded: bool = False  # answers are blinded as between real participants
+    ranks: Ranks | None = None  # the processes that share the run; rank 0 alone evaluates and writes. None: this one
 
     def __post_init__(self) -> None:
+        if self.ranks is not None and (self.record is not None or self.blinded):
+            raise UsageError("several ranks neither record nor blind answers", "start the run without torchrun")
         if self.record is not None and self.engine != "coded":
             raise UsageError("engine direct has no messages that could be recorded", 'use engine = "coded"')
         if self.blinded and self.engine != "coded":
             raise UsageError("engine direct has no answers that could be blinded", 'use engine = "coded"')
 
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
-        """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
+        """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round.
+
+        On ranks other than 0 the counters of what is returned begin at the checkpoint, and nothing is evaluated.
+        """
         network = self.session.network
         training = Training(self.session, self.optimizer, self.rounds)
         recording = None if self.record is None else Recording(self.record, self.recorded, self.session)
-        federation = LocalFederation(
-            self.session, training, self.data, self.dropouts, self.engine, recording, self.blinded
-        )
+        federation = self._federation(training, recording)
+        leads = self.ranks is None or self.ranks.leads
         settings = {"rounds": self.rounds, "optimizer": dataclasses.asdict(self.optimizer)}
         # a simulation that goes back a round plays it again just as it was
-        kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)
-        with RunRecorder(training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
+        kept = RunFolder(self.folder, settings=settings, use_earlier=True) if self.folder and leads else None
+        accuracy = self.accuracy if leads else None
+        with RunRecorder(training, accuracy=accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
+            if self.ranks is not None:
+                self.ranks.share_training(training)  # as it was at the checkpoint of rank 0
             self._play(federation, recorder, watch)
             if recording is not None:
                 recording.task(training.task())  # the final weights
@@ -256,7 +268,14 @@ class Simulation:
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 
-    def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
+    def _federation(self, training: Training, recording: Recording | None) -> LocalFederation | ChannelFederation:
+        """The clients, in this process or in this rank's channels."""
+        run = self.session, training, self.data, self.dropouts, self.engine
+        if self.ranks is not None:
+            return ChannelFederation(*run, self.ranks)
+        return LocalFederation(*run, recording, self.blinded)
+
+    def _play(self, federation: LocalFederation | ChannelFederation, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop."""
         training, progress = federation.training, recorder.progress
         stops = self.evaluate_every, self.checkpoint_every

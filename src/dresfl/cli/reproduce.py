@@ -193,3 +193,92 @@ def _render(target: str, out: Path, datasets: Sequence[str], methods: Sequence[s
         paths = draw(target, records, out)
         result = {"files": [str(path) for path in paths], "curves": curves(records)}
     print(json.dumps(result, indent=2) if as_json else "wrote " + ", ".join(map(str, paths)))
+
+
+@app.command(
+    "convergence",
+    epilog="Examples: `dresfl reproduce convergence --out runs/convergence`; "
+    "`dresfl reproduce convergence --steps 64 --seeds 1 --out runs/short`; "
+    "`dresfl reproduce convergence --render-only --out runs/convergence`",
+)
+def convergence_command(
+    out: Annotated[Path, typer.Option(help="Folder of the records, the table and the figure.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each case; both sides are their means.")] = 3,
+    steps: Annotated[int, typer.Option(min=0, help="At most so many steps a run; 0: as the case says.")] = 0,
+    engine: Annotated[str, typer.Option(help="coded, or direct (the same weights).")] = "coded",
+    render_only: Annotated[bool, typer.Option("--render-only", help="Run nothing; render what has run.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Theorem 2: both sides of the printed bound, and of the bound that holds, along real runs on `digits`.
+
+    Finished runs are kept: the same command goes on after a stop.
+    """
+    from dataclasses import replace
+    from typing import cast, get_args
+
+    from dresfl.experiments import convergence as theorem
+    from dresfl.experiments.convergence.figure import draw
+    from dresfl.files import write_atomic
+    from dresfl.runtimes.local import Engine
+
+    if engine not in get_args(Engine):
+        raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
+    if not render_only:
+        with display.RoundBar(count="step {task.completed:>5}/{task.total}") as bar:
+            for case in theorem.CASES:
+                chosen = replace(case, steps=min(case.steps, steps) if steps else case.steps)
+                for seed in range(seeds):
+                    if theorem.finished(theorem.read_records(out), chosen, seed):
+                        continue
+                    name = f"{chosen.name} seed {seed}"
+
+                    def watch(done: int, name: str = name, total: int = chosen.steps) -> None:
+                        bar.update(name, done, total, "")
+
+                    theorem.add_record(out, theorem.play(chosen, seed, cast(Engine, engine), watch))
+                    bar.remove(name)
+    records = theorem.read_records(out)
+    paths = draw(records, out)
+    write_atomic(out / "convergence.md", theorem.markdown(records).encode())
+    if as_json:
+        print(json.dumps(theorem.results(records), indent=2))
+        return
+    display.print_table("Mean of ‖∇ℓ‖² over the steps, and its bounds", theorem.COLUMNS, theorem.table(records))
+    print("wrote " + ", ".join(map(str, (out / "convergence.jsonl", out / "convergence.md", *paths))))
+
+
+@app.command(
+    "complexity",
+    epilog="Examples: `dresfl reproduce complexity --out runs/costs --quick`; "
+    "`dresfl reproduce complexity --out results --page docs/results/complexity.md --render-only`",
+)
+def complexity_command(
+    out: Annotated[Path, typer.Option(help="Folder of complexity.jsonl; a stopped run goes on there.")],
+    page: Annotated[Path | None, typer.Option(help="The page to write, a figure beside it; default: in --out.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two sizes a sweep, less time on each.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    render_only: Annotated[bool, typer.Option("--render-only", help="Measure nothing; render the records.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The cost tables: bytes and seconds of FedAvg, FedAvg with LightSecAgg and DReS-FL, by phase and participant."""
+    from dresfl.experiments import complexity
+    from dresfl.files import write_atomic
+
+    display.keep_freed_memory()
+    source, target = out / "complexity.jsonl", page or out / "complexity.md"
+    if render_only:
+        records = complexity.read_records(source)
+    else:
+        plan = complexity.QUICK if quick else complexity.FULL
+        out.mkdir(parents=True, exist_ok=True)
+        records = complexity.measure(plan, source, quick=quick, threads=threads, note=display.note)
+    picture = target.with_suffix(".png")
+    write_atomic(target, complexity.page(records, target, source, picture.name).encode())
+    complexity.plot(records, picture)
+    if as_json:
+        print(json.dumps(complexity.summary(records), indent=2))
+        return
+    for table in complexity.tables(records):
+        if table.title.startswith("Over many rounds"):
+            display.print_table(table.title, table.columns, table.rows)
+    print(f"wrote {source}, {target}, {picture}")

@@ -11,12 +11,12 @@ _MAX_CLIENTS = 2**16 - 1  # messages number clients in two bytes
 @final
 @dataclass(frozen=True)
 class CodeParameters:
-    """N, K, T, B and A of a federation, with their defaults. Checked here, once, and nowhere else.
+    """N, K, T, B, A and s of a federation, with their defaults. Checked here, once, and nowhere else.
 
     Whether so many clients can decode depends on the network's degree too: `LagrangeCode` checks that.
 
     >>> CodeParameters(num_clients=20)
-    CodeParameters(num_clients=20, num_shards=1, max_colluders=1, batch_size=64, max_liars=0)
+    CodeParameters(num_clients=20, num_shards=1, max_colluders=1, batch_size=64, max_liars=0, local_steps=1)
     """
 
     num_clients: int
@@ -24,9 +24,10 @@ class CodeParameters:
     max_colluders: int = 1
     batch_size: int = 64
     max_liars: int = 0
+    local_steps: int = 1  # s: mini-batches of a round, on which clients step before they answer
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "num_shards", "batch_size"):
+        for name in ("num_clients", "num_shards", "batch_size", "local_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_colluders < 0:

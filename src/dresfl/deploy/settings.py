@@ -266,7 +266,14 @@ def _absolute(folder: Path, name: str) -> str:
 
 def load_agreement(config: CoordinatorConfig | ClientConfig, roster: Roster) -> Agreement:
     """The agreement that a file names, for a roster."""
-    return parse(AgreementFile, load_table(Path(config.agreement))).with_roster(roster)
+    table = load_table(Path(config.agreement))
+    federation = table.get("federation", {})
+    if isinstance(federation, dict) and "local_steps" in federation:
+        raise UsageError(
+            "an agreement has no federation.local_steps: over a network a round has one step, the coordinator's",
+            "take the key out; `dresfl train` simulates several local steps",
+        )
+    return parse(AgreementFile, table).with_roster(roster)
 
 
 def load_credentials(keys: Keys) -> Credentials:

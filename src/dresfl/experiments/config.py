@@ -17,7 +17,7 @@ from dresfl.features import Features
 from dresfl.federation.agreement import Mode
 from dresfl.model import Layer, Network
 from dresfl.optimizers import Optimizer
-from dresfl.protocol.hidden.plan import check_optimizer
+from dresfl.protocol.hidden.plan import check_optimizer, refuse_local_steps
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import Engine
 
@@ -90,6 +90,7 @@ class RunConfig:
             raise UsageError("[hidden] has settings, but the mode is open", 'set mode = "hidden"')
         if self.mode == "hidden":
             check_optimizer(self.optimizer)
+            refuse_local_steps(self.federation)
         if not self.model.layers:
             raise UsageError("the model has no layers", 'give [model] a list: layers = [{ kind = "dense", … }]')
 

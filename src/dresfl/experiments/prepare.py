@@ -17,7 +17,7 @@ from dresfl.errors import DataError
 from dresfl.features import extract_features
 from dresfl.federation.agreement import Mode
 from dresfl.model import Network
-from dresfl.protocol import Evaluation, Session
+from dresfl.protocol import Evaluation, Session, make_local_plan
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
@@ -105,6 +105,7 @@ def prepare(
             parameters=config.federation,
             client_rows=client_rows,
             seed=config.seed,
+            local=make_local_plan(network, config.federation, config.optimizer, config.rounds),
             device=config.device,
         )
     return Prepared(config, split, parts, quantizer, session, _dropouts(config))

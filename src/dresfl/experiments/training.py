@@ -15,6 +15,7 @@ from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, UsageError
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
+from dresfl.runtimes.local import Ranks
 from dresfl.storage.run_folder import RUN_FILES, Watcher, read_summary
 
 from .config import RunConfig, differences, load_config
@@ -31,26 +32,36 @@ def train(
     note: Callable[[str], None] = lambda text: None,
     recorded: Collection[str] = (),
     blinded: bool = False,
+    ranks: Ranks | None = None,
     prepared: Prepared | None = None,
 ) -> dict[str, Any]:
     """Run (or resume) a training and return its summary; `watch` is called after every round.
 
     folder: of the data sets. note: gets a line where a reader should know something, e.g. that the dropouts leave too
     few clients. recorded: the participants that get a transcript in the run's folder (`dresfl.storage.transcript`).
-    blinded: answers are blinded as between real participants. prepared: what `prepare` made of this configuration.
+    blinded: answers are blinded as between real participants. ranks: the processes that share the run; all of them call
+    this alike, rank 0 alone uses the folder, and all return its summary. prepared: what `prepare` made of this
+    configuration.
     """
     if config.mode == "hidden" and (recorded or blinded):
         raise UsageError("--record and --blinded are of the open mode", "in the hidden mode every answer is blinded")
-    _check_folder(config, out, resume)
-    if (out / "summary.json").exists():
-        return read_summary(out)
-    if resume and not out.exists():
+    if config.mode == "hidden" and ranks is not None:
+        raise UsageError("the hidden mode is simulated in one process", "start it without torchrun")
+    leads = ranks is None or ranks.leads
+    if leads:
+        _check_folder(config, out, resume)
+    complete = read_summary(out) if leads and (out / "summary.json").exists() else None
+    complete = complete if ranks is None else ranks.share(complete)
+    if complete is not None:
+        return complete
+    if leads and resume and not out.exists():
         note(f"note: there is no run in {out} yet; it starts with round 1")
     with torch_threads(config.threads):
         prepared = prepare(config, folder) if prepared is None else prepared
-        write_atomic(out / "config.toml", to_toml(config).encode())  # only now: a run that cannot start holds no folder
-        _keep_origin(prepared, out)
-        _note_dangers(prepared, note)
+        if leads:  # only now: a run that cannot start holds no folder
+            write_atomic(out / "config.toml", to_toml(config).encode())
+            _keep_origin(prepared, out)
+            _note_dangers(prepared, note)
         if config.mode == "hidden":
             hidden = HiddenSimulation(
                 session=prepared.session,
@@ -83,8 +94,10 @@ def train(
             record=out if recorded else None,
             recorded=tuple(recorded),
             blinded=blinded,
+            ranks=ranks,
         )
-        return simulation.run(watch).summary.to_dict()
+        summary = simulation.run(watch).summary.to_dict()
+        return summary if ranks is None else ranks.share(summary)
 
 
 def read_origin(out: Path) -> dict[str, Any]:
@@ -125,7 +138,7 @@ def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:
             f"note: only {reliable} of {session.num_clients} clients are reliable and {session.answers_needed} "
             "answers are needed: most rounds will be skipped (try another dropout.seed)"
         )
-    for warning in warnings(session.network, session.parameters):
+    for warning in warnings(session.network, session.parameters, session.local):
         note(f"note: {warning}")
 
 

@@ -164,15 +164,18 @@ class Network:
             degree + place.in_degree for layer, place, degree, _ in self._walk_back() if isinstance(layer, Affine)
         )
 
+    def gradient_magnitudes(self, batch_rows: int) -> tuple[float, ...]:
+        """Of each layer with weights: an estimate of log2 of the largest |gradient| of `batch_rows` rows, summed."""
+        return tuple(
+            delta + max(0.0, place.in_magnitude) + math.log2(batch_rows * layer.positions(place.in_shape))
+            for layer, place, _, delta in self._walk_back()
+            if isinstance(layer, Affine)
+        )[::-1]
+
     def needed_bits(self, batch_rows: int) -> float:
         """An estimate of log2 of the largest integer in the gradient over `batch_rows` rows."""
-        bits = 0.0
-        for layer, place, _, delta in self._walk_back():
-            if isinstance(layer, Affine):
-                terms = math.log2(batch_rows * layer.positions(place.in_shape))
-                real = delta + max(0.0, place.in_magnitude) + terms
-                bits = max(bits, 2 * self.out_scale - place.weight_bits + real)
-        return bits
+        magnitudes = zip(self.parameters, self.gradient_magnitudes(batch_rows), strict=True)
+        return max(2 * self.out_scale - p.place.weight_bits + real for p, real in magnitudes)
 
     def longest_product(self, batch_rows: int) -> int:
         """The longest sum of products of two secret values. It is in a weight's gradient, over rows and positions."""
@@ -200,11 +203,11 @@ class Network:
 
     def weight_scales_on(self, device: str) -> Tensor:
         """`weight_scales` on a device."""
-        return _on_device(self.weight_scales, device)
+        return on_device(self.weight_scales, device)
 
     def gradient_scales_on(self, device: str) -> Tensor:
         """`gradient_scales` on a device."""
-        return _on_device(self.gradient_scales, device)
+        return on_device(self.gradient_scales, device)
 
     def initial_weights(self, stream: PublicStream) -> Tensor:
         """(P,) int64: the weights that the coordinator starts from.
@@ -323,7 +326,7 @@ class Network:
 
 
 @lru_cache(maxsize=32)
-def _on_device(constants: Tensor, device: str) -> Tensor:
+def on_device(constants: Tensor, device: str) -> Tensor:
     """A network's constant on a device, sent there once."""
     return constants.to(device)
 

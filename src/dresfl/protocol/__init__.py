@@ -23,12 +23,17 @@ from .findings import (
     findings_bytes,
     most_findings_bytes,
 )
+from .local_plan import LocalPlan, make_local_plan
 from .messages import Answer, Share, Task
 from .round import (
+    answers_of,
+    coded_answer,
     coded_gradient,
     coded_gradient_parts,
     decode_answers,
+    decode_part,
     decode_sum,
+    direct_sum,
     encode_rows,
     encoded_gradient,
     expand_masks,

@@ -12,7 +12,7 @@ from dresfl.masking import Blinding
 from dresfl.model import weights_sha256
 
 from .messages import Answer, Share, Task
-from .round import coded_gradient, encode_rows
+from .round import coded_answer, encode_rows
 from .session import Session
 from .set_up import SetUp, deal_set_up, opening_label
 from .shares import AnsweredRounds, MemoryAnswers, MemoryTable, ShareTable
@@ -121,7 +121,7 @@ class Client:
         return not any(self._held.missing(dealer) for dealer in range(self.session.num_clients))
 
     def answer(self, task: Task) -> Answer:
-        """The gradient of the task's weights on this client's coded rows of the round's batch.
+        """The gradient at the task's weights on this client's coded rows of the round, or the move of its local steps.
 
         The client claims the round for these weights before it computes anything. So it answers no batch for a second
         set of weights.
@@ -132,7 +132,7 @@ class Client:
 def answer_from_shares(session: Session, index: int, held: ShareTable, answered: AnsweredRounds, task: Task) -> Answer:
     """A client's answer to a task, not blinded. It needs the shares only, not the client's rows or its secret."""
     coded = _claimed_rows(session, index, held, answered, task, _digest(task))
-    return Answer(task.round_number, index, coded_gradient(session, task.weights, coded)[:, 0])
+    return Answer(task.round_number, index, coded_answer(session, task.round_number, task.weights, coded)[:, 0])
 
 
 def encoded_answer(
@@ -151,7 +151,10 @@ def encoded_answer(
     published = _digest(task)
     coded = _claimed_rows(session, index, held, answered, task, published)
     size = session.network.input_size
-    parts = session.network.answer_parts(session.field, task.weights, coded[..., :size], coded[..., size:])  # (M,1,·)
+    if session.local is None:  # (M,1,·)
+        parts = session.network.answer_parts(session.field, task.weights, coded[..., :size], coded[..., size:])
+    else:
+        parts = [coded_answer(session, task.round_number, task.weights, coded)]
     columns = [part[:, 0] for part in parts]  # (M,·)
     if blinding is not None:
         label = opening_label(session, task.round_number, published)

@@ -61,6 +61,33 @@ def coded_gradient(session: Session, weights: Tensor, coded: Tensor) -> Tensor:
     return session.network.gradient(session.field, weights, coded[..., :size], coded[..., size:])
 
 
+def coded_answer(session: Session, round_number: int, weights: Tensor, coded: Tensor) -> Tensor:
+    """What clients answer in a round: `coded_gradient`, or the move of its local steps. (M,N,s·B,W) -> (M,N,P)."""
+    local, size = session.local, session.network.input_size
+    if local is None:
+        return coded_gradient(session, weights, coded)
+    multiplier = local.multiplier(round_number)
+    return local.steps.move(session.field, weights, multiplier, coded[..., :size], coded[..., size:])
+
+
+def answers_of(
+    session: Session, round_number: int, weights: Tensor, shards: Tensor, masks: Tensor, clients: Sequence[int]
+) -> Tensor:
+    """`coded_answer` of the shares of some clients, which `LagrangeCode.encode` would make of shards and masks."""
+    if session.local is None:
+        return encoded_gradient(session, weights, shards, masks, clients)
+    return coded_answer(session, round_number, weights, session.code.encode(shards, masks, clients))
+
+
+def direct_sum(session: Session, round_number: int, weights: Tensor, rows: Tensor) -> Tensor:
+    """What the answers of a round decode to, computed on the rows as they are: integers (s·B,K,W) -> (M,P)."""
+    if session.local is None:
+        residues = session.field.embed(rows.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
+        return coded_gradient(session, weights, residues)[:, 0]
+    residues = session.field.embed(rows.swapaxes(0, 1))  # (M,K,s·B,W): each shard takes its own steps
+    return session.field.sum(coded_answer(session, round_number, weights, residues), 1)
+
+
 def encoded_gradient(
     session: Session, weights: Tensor, shards: Tensor, masks: Tensor, clients: Sequence[int]
 ) -> Tensor:
@@ -120,6 +147,14 @@ def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence
     return integers, exceeded
 
 
+def decode_part(field: ResidueSystem, coefficients: Tensor, answers: Tensor) -> Tensor:
+    """What some of the R clients add to the decoded sum: their coefficients (M,n), their answers (M,n,P) -> (M,P).
+
+    For drivers that know who will be decoded before they compute the answers, and keep none of them.
+    """
+    return field.combine(coefficients.unsqueeze(1), answers.unbind(1))[:, 0]
+
+
 # -- step ------------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +179,7 @@ def step(
     factors: Sequence[float] | Tensor,
     noise: Tensor,
 ) -> Step:
-    """One step from the decoded integers (P,): w ← w − Q(2^lw · update).
+    """One step from the decoded integers (P,): w ← w − Q(2^lw · update). Of local steps the update is the mean move.
 
     factors: the optimiser's, for this step. noise (P,): uniform in (0, 1), for the stochastic rounding.
     """
@@ -187,8 +222,10 @@ def step_in_blocks(
 
 
 def _gradient(session: Session, integers: Tensor, place: slice) -> Tensor:
-    """The mean gradient at some coordinates, real."""
+    """The mean gradient at some coordinates, real; with local steps the mean move, whose rate is already in it."""
     network, device = session.network, str(integers.device)
+    if session.local is not None:
+        return gradient_reals(integers[place], session.local.steps.move_scales_on(device)[place], session.num_shards)
     if place == slice(0, integers.numel()):
         scales = network.gradient_scales_on(device)
     else:  # the same powers of two, without a list of them all

@@ -9,7 +9,7 @@ K-fold batch with expectation K/m per draw: no row is lost and none is favoured.
 Batches. A batch has B draws. The rows of all clients, laid end to end, are cut into B equal strata, and the b-th draw
 is uniform in the b-th stratum. So each row is equally likely (to within 2^−60, since draws have 64 bits). On average a
 client supplies its proportion of the B rows, and in every batch it is within two of that. The rows of excluded dealers
-are left out as if there were none.
+are left out as if there were none. With s local steps a round t has the batches st … st+s−1.
 
 Held-out rows. A hidden run may hold out a share of each client's coded rows, the last of its s whole ones, for the
 validation loss. No batch draws them.
@@ -45,8 +45,9 @@ from dresfl.masking import HiddenFamilies, MaskFamily, SeedSets, hidden_families
 from dresfl.model import Network
 
 from .hidden.bit_layout import BitLayout
-from .hidden.plan import HiddenPlan, held_out_rows
+from .hidden.plan import HiddenPlan, held_out_rows, refuse_local_steps
 from .hidden.range_proof import RangeProof, plan_range_proof
+from .local_plan import LocalPlan, refuse_infeasible
 
 # Layers with at least so many weights are faster with int8 products than with float64 ones. In smaller layers the
 # launches take the time, not the products.
@@ -58,7 +59,10 @@ _DRAWS_LIMIT = 2**62  # and B times as many below this
 @final
 @dataclass(frozen=True)
 class BatchRows:
-    """The coded rows of one round, the same for every client: dealer and row number, each (B,) int64."""
+    """The coded rows of one round, the same for every client: dealer and row number, each (B,) int64.
+
+    With s local steps there are s·B of them, the mini-batch of the first step first.
+    """
 
     dealers: Tensor
     rows: Tensor
@@ -78,8 +82,10 @@ class Session:
     run_nonce: bytes = b""  # the same for every run: several runs may use one sharing
     excluded: tuple[int, ...] = ()  # the dealers whose shares failed their check: no batch draws their rows
     hidden: HiddenPlan | None = None  # of the hidden mode; None: the open mode
+    local: LocalPlan | None = None  # of several local steps; None: one, which the coordinator takes
     run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
+    channels: tuple[int, int] | None = None  # the first and the end of those it computes, of all: no part of it either
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -93,6 +99,14 @@ class Session:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         if list(self.excluded) != sorted(set(self.excluded)) or not set(self.excluded) < set(range(self.num_clients)):
             raise UsageError(f"excluded dealers {self.excluded} must be ascending, distinct, and not all clients")
+        if self.hidden is not None:
+            refuse_local_steps(self.parameters)
+        if (self.parameters.local_steps > 1) != (self.local is not None):
+            raise UsageError(
+                f"{self.parameters.local_steps} local steps, but {'no' if self.local is None else 'a'} plan"
+            )
+        if self.local is not None:
+            self._check_local(self.local)
         if self.hidden is None and self.answers_needed > self.num_clients and self.parameters.max_liars:
             raise InfeasiblePlan(
                 f"{self.num_clients} clients cannot outvote {self.parameters.max_liars} liars: {self.answers_needed} "
@@ -100,6 +114,14 @@ class Session:
                 f"use at least {self.answers_needed} clients, or allow for fewer liars",
             )
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
+
+    def _check_local(self, local: LocalPlan) -> None:
+        steps, wanted = local.steps, (self.network, self.parameters.local_steps, self.batch_size, self.num_shards)
+        if (steps.network, steps.num_steps, steps.batch_size, steps.num_shards) != wanted:
+            raise UsageError(
+                "the plan of the local steps is one of another network or of other sizes", "use make_local_plan"
+            )
+        refuse_infeasible(self.parameters, local)
 
     @property
     def num_clients(self) -> int:
@@ -126,6 +148,8 @@ class Session:
     @property
     def needed_bits(self) -> float:
         """An estimate of the bits of the largest decoded integer, over the K·B rows of a round."""
+        if self.local is not None:
+            return self.local.steps.needed_bits
         return self.network.needed_bits(self.batch_size * self.num_shards)
 
     @property
@@ -143,13 +167,21 @@ class Session:
     @property
     def degree(self) -> int:
         """The degree of what is opened, as a polynomial in the shares."""
+        if self.local is not None:
+            return self.local.steps.degree
         return self.network.gradient_degree if self.hidden is None else self.hidden.degree
 
     @cached_property
     def field(self) -> ResidueSystem:
+        """What the holder of this object computes in: the session's residue system, or some channels of it."""
+        return self.whole_field if self.channels is None else self.whole_field.part(*self.channels)
+
+    @cached_property
+    def whole_field(self) -> ResidueSystem:
+        """The session's residue system, with all its channels."""
         if self.hidden is not None:
             return self.hidden.field(self.device)
-        return choose_field(self.network, self.parameters, self.moduli, self.device)
+        return choose_field(self.network, self.parameters, self.moduli, self.device, self.local)
 
     @property
     def recovery_threshold(self) -> int:
@@ -216,7 +248,7 @@ class Session:
             "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
             "client_rows": self.client_rows,
             "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
-            "moduli": self.field.moduli,
+            "moduli": self.whole_field.moduli,
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
@@ -249,6 +281,8 @@ class Session:
                 "rounds": plan.rounds,
                 "run": self.run.hex(),
             }
+        if self.local is not None:
+            values["local"] = {"steps": self.local.steps.num_steps, **self.local.to_dict()}
         return _digest(values)[:16]
 
     # -- rows ------------------------------------------------------------------------------------------------
@@ -343,6 +377,11 @@ class Session:
         """Where each client's rows end among those that batches draw from."""
         return tuple(itertools.accumulate(self._drawn))
 
+    @cached_property
+    def _draw_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For each client, (N,): rows that batches draw from, where they end, and all its rows."""
+        return torch.tensor(self._drawn), torch.tensor(self._ends), torch.tensor(self.client_rows)
+
     def validation_rows(self) -> BatchRows:
         """The coded rows that are held out, dealer by dealer."""
         places = [
@@ -354,12 +393,13 @@ class Session:
         return BatchRows(table[:, 0], table[:, 1])
 
     def batch_rows(self, round_number: int) -> BatchRows:
-        """I_t: the coded rows of a round, from the common seed."""
-        batch = self.batches(torch.tensor([round_number]))
-        return BatchRows(batch.dealers[0], batch.rows[0])
+        """I_t: the coded rows of a round, from the common seed; of all its local steps one after the other."""
+        steps = self.parameters.local_steps
+        batch = self.batches(torch.arange(round_number * steps, (round_number + 1) * steps))
+        return BatchRows(batch.dealers.flatten(), batch.rows.flatten())
 
     def batches(self, rounds: Tensor) -> BatchRows:
-        """The coded rows of several rounds at once: dealers and rows (rounds,B).
+        """The coded rows of several mini-batches at once, of rounds without local steps: dealers and rows (rounds,B).
 
         The b-th draw r, 64 bits, stands for place ⌊(b + r/2^64)·m/B⌋ of the m rows end to end, computed exactly as
         ⌊(b·m + ⌊r·m/2^64⌋)/B⌋ in 63 bits.
@@ -369,11 +409,12 @@ class Session:
         high, low = words[..., 0], words[..., 1]
         scaled = (high * total + (low * total >> 32)) >> 32  # ⌊r·m/2^64⌋
         places = (torch.arange(size) * total + scaled) // size
-        dealers = torch.searchsorted(torch.tensor(self._ends), places, right=True)
-        counts = torch.tensor(self._drawn)[dealers]
-        rows = places - torch.tensor(self._ends)[dealers] + counts
+        drawn, ends, held = self._draw_tables
+        dealers = torch.searchsorted(ends, places, right=True)
+        counts = drawn[dealers]
+        rows = places - ends[dealers] + counts
         whole = counts // shards
-        leftover = torch.tensor([rows // shards for rows in self.client_rows])[dealers] + rows - whole * shards
+        leftover = held[dealers] // shards + rows - whole * shards
         return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, leftover))
 
 
@@ -391,24 +432,30 @@ def most_client_rows(parameters: CodeParameters) -> int:
 
 
 def choose_field(
-    network: Network, parameters: CodeParameters, moduli: tuple[int, ...] = (), device: str = "cpu"
+    network: Network,
+    parameters: CodeParameters,
+    moduli: tuple[int, ...] = (),
+    device: str = "cpu",
+    local: LocalPlan | None = None,
 ) -> ResidueSystem:
     """The field for a setting: room for all points, for the gradient's integers, and for the headroom.
 
     The moduli follow from the public parameters, so that everybody chooses the same. Networks with large layers get
     primes below 256, if those suffice, for the int8 units of GPUs; all others get large primes for float64. The device
-    decides only how residues are stored.
+    decides only how residues are stored. With local steps all networks get large primes.
     """
     shards, colluders, batch = parameters.num_shards, parameters.max_colluders, parameters.batch_size
-    bits = network.needed_bits(batch * shards)
+    bits = network.needed_bits(batch * shards) if local is None else local.steps.needed_bits
     points = parameters.num_clients + shards + colluders
     short_sums = network.longest_product(batch * shards) <= ByteField.LONGEST_SUM
-    if not moduli and network.largest_matrix >= _BYTES_FROM and short_sums:
+    if not moduli and local is None and network.largest_matrix >= _BYTES_FROM and short_sums:
         with contextlib.suppress(FieldError):  # too many points or bits for them
             moduli = choose_moduli(bits, more_than=points, limit=256)
     if not moduli:
-        needed = recovery_threshold(network.gradient_degree, shards, colluders)
-        longest = max(network.longest_product(batch), needed)
+        degree, longest = network.gradient_degree, network.longest_product(batch)
+        if local is not None:
+            degree, longest = local.steps.degree, local.steps.longest_product
+        longest = max(longest, recovery_threshold(degree, shards, colluders))
         moduli = choose_moduli(bits, more_than=points, limit=modulus_limit(longest))
     kept = num_value_moduli(moduli, bits)
     if kept is None:
@@ -416,5 +463,5 @@ def choose_field(
             f"the moduli hold too little: {bits:.0f} bits and headroom are needed",
             "leave the moduli out to have them chosen",
         )
-    in_bytes = fused_kernels(device) and moduli[-1] < 256 and short_sums
+    in_bytes = fused_kernels(device) and moduli[-1] < 256 and short_sums and local is None
     return ByteField(moduli, kept, device) if in_bytes else ResidueField(moduli, kept, device)

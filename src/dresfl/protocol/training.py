@@ -10,13 +10,13 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from dresfl.errors import CheckpointError, MessageError
+from dresfl.errors import CheckpointError, MessageError, UsageError
 from dresfl.field import Domain, Residues
 from dresfl.optimizers import Optimizer, State
 
 from .answer_check import AnswerCheck
 from .messages import Answer, Task
-from .round import decode_answers, step, step_in_blocks
+from .round import Step, decode_answers, step, step_in_blocks
 from .session import Session
 
 WEIGHT_LIMIT = 2.0**31  # a task carries weights as 32-bit integers
@@ -54,6 +54,10 @@ class Training:
     """
 
     def __init__(self, session: Session, optimizer: Optimizer, rounds: int) -> None:
+        if session.local is not None and (session.local.optimizer, session.local.rounds) != (optimizer, rounds):
+            raise UsageError(
+                "the local steps were planned for another optimiser or other rounds", "use make_local_plan"
+            )
         self.session = session
         self.optimizer = optimizer
         self.rounds = rounds
@@ -112,7 +116,7 @@ class Training:
         coefficients = self.session.code.sum_decoder(survivors)
         decoded = decode_answers(self.session.field, coefficients, [self._answers[j] for j in survivors])
         self._answers, self._check = {}, None  # the step needs memory, too
-        return self._step(*decoded, survivors)
+        return self.take_step(*decoded, survivors)
 
     def skip(self) -> RoundRecord:
         """Close a round that got too few answers: no step, as in the paper."""
@@ -122,16 +126,19 @@ class Training:
 
     def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
         """Take a summed gradient (M,P) that was computed without coding, and step."""
-        return self._step(*self.session.field.lift_checked(total), survivors)
+        return self.take_step(*self.session.field.lift_checked(total), survivors)
 
-    def _step(self, integers: Tensor, exceeded: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
-        """Step by the decoded integers (P,), or refuse the round if any of them is out of range."""
+    def take_step(self, integers: Tensor, exceeded: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
+        """Step by the decoded integers (P,), or refuse the round if any of them is out of range.
+
+        exceeded: how many are. survivors: the clients whose answers were decoded.
+        """
         number = self.round_number
         if int(exceeded):
             bits = math.log2(self.session.field.value_bound)
             reason = f"{int(exceeded)} of {integers.numel()} decoded values exceed {bits:.0f} bits"
             return self.close(RoundRecord(number, "refused", survivors, reason=reason))
-        factors = self.optimizer.factors(self.optimizer.rate(number, self.rounds), self.steps + 1)
+        factors = self._factors(number)
         now = self.session, self.optimizer, self.weights, self.moments, integers, factors
         if integers.device.type == "cpu":
             taken = step_in_blocks(*now, number)
@@ -141,7 +148,19 @@ class Training:
             reason = f"a weight would leave ±2^31 ({float(taken.reach):.3g}): the training diverged"
             return self.close(RoundRecord(number, "refused", survivors, reason=reason))
         self.adopt(taken.weights, taken.moments, 1)
-        return self.close(stepped(number, survivors, float(taken.peak), float(taken.squared_norm)))
+        return self.close(stepped(number, survivors, float(taken.peak), self._squared_norm(number, taken)))
+
+    def _factors(self, round_number: int) -> tuple[float, ...]:
+        """The optimiser's, for the next step. The move of local steps is taken as it is: its rate is in it."""
+        local = self.session.local
+        rate = 1.0 if local is not None else self.optimizer.rate(round_number, self.rounds)
+        return self.optimizer.factors(rate, self.steps + 1)
+
+    def _squared_norm(self, round_number: int, taken: Step) -> float:
+        """Of the mean gradient; with local steps of the sum of their s mean gradients: the move over its rate."""
+        local = self.session.local
+        rate = 1.0 if local is None else local.rate(round_number)
+        return float(taken.squared_norm) / rate**2 if rate else 0.0
 
     @property
     def lies(self) -> dict[int, int]:

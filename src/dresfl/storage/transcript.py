@@ -34,7 +34,8 @@ from dresfl.errors import DresError, MessageError, StoreError, UsageError
 from dresfl.field import unpacked
 from dresfl.files import disk, make_private_folder, open_private
 from dresfl.model import Network, layer_from_dict, weights_sha256
-from dresfl.protocol import Answer, Session, Task, decode_answers
+from dresfl.optimizers import Optimizer
+from dresfl.protocol import Answer, LocalPlan, Session, Task, decode_answers, make_local_plan
 from dresfl.protocol.set_up import fresh_blinding, opening_label
 
 FORMAT = "dresfl transcript 1"
@@ -149,6 +150,7 @@ def _header(party: int, session: Session) -> bytes:
         "nonce": session.nonce.hex(),
         "run_nonce": session.run_nonce.hex(),
         "excluded": session.excluded,
+        **({} if session.local is None else {"local": session.local.to_dict()}),
     }
     return json.dumps(values, sort_keys=True).encode() + b"\n"
 
@@ -271,7 +273,10 @@ class Transcript:
             yield number, found
 
     def sums(self) -> Iterator[tuple[int, Tensor]]:
-        """Each round and its summed gradient (P,), as the coordinator decodes it: integers in float64."""
+        """Each round and its summed gradient (P,), as the coordinator decodes it: integers in float64.
+
+        In a run with local steps it is the summed move.
+        """
         session = self.session
         for number, answers in self.answers():
             survivors = tuple(sorted(answers)[: session.recovery_threshold])
@@ -279,6 +284,13 @@ class Transcript:
                 coefficients = session.code.sum_decoder(survivors)
                 residues = [answers[client].residues for client in survivors]
                 yield number, decode_answers(session.field, coefficients, residues)[0]
+
+
+def _local_plan(network: Network, parameters: CodeParameters, values: dict[str, Any] | None) -> LocalPlan | None:
+    """The local steps of a recorded run; None: it had one, as all runs of earlier versions."""
+    if values is None:
+        return None
+    return make_local_plan(network, parameters, Optimizer(**values["optimizer"]), values["rounds"])
 
 
 def _session(values: dict[str, Any]) -> Session:
@@ -289,13 +301,15 @@ def _session(values: dict[str, Any]) -> Session:
         values["weight_bits"],
         values["input_magnitude"],
     )
+    parameters = CodeParameters(**values["parameters"])
     return Session(
         network=network,
-        parameters=CodeParameters(**values["parameters"]),
+        parameters=parameters,
         client_rows=tuple(values["client_rows"]),
         seed=values["seed"],
         moduli=tuple(values["moduli"]),
         nonce=bytes.fromhex(values["nonce"]),
         run_nonce=bytes.fromhex(values["run_nonce"]),
         excluded=tuple(values["excluded"]),
+        local=_local_plan(network, parameters, values.get("local")),
     )

@@ -1,15 +1,18 @@
 """The fast simulation of the hidden mode: blocks as single rounds, checkpoints, and the integers of Python."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dresfl.coding import CodeParameters
-from dresfl.errors import CheckpointError, Diverged
+from dresfl.errors import CheckpointError, Diverged, UsageError
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
-from dresfl.protocol.hidden.clear_rounds import IntegerRing, StreamDither, final_weights, play_round
+from dresfl.protocol.hidden.clear_rounds import IntegerRing, StreamDither, final_weights, play_round, wrapped
 from dresfl.protocol.hidden.plan import HiddenPlan, make_plan
+from dresfl.protocol.hidden.published import centre
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local.hidden_direct import HiddenDirect, _Blocks
 from dresfl.runtimes.local.plain_rows import PlainRows
@@ -18,12 +21,12 @@ ROWS = 9
 MLP = mlp((5, 4, 3), input_bits=4, weight_bits=10)
 
 
-def session_of(shards=1, rounds=5, rate=0.05, network=MLP, **settings):
-    parameters = CodeParameters(10, shards, 1, 4)
+def session_of(shards=1, rounds=5, rate=0.05, network=MLP, clients=10, **settings):
+    parameters = CodeParameters(clients, shards, 1, 4)
     optimizer = Optimizer("momentum", rate, "cosine", weight_decay=0.01)
     chosen = HiddenSettings(**{"schedule": "S4", **settings})
-    plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(ROWS,) * 10)
-    return Session(plan.network, parameters, (ROWS,) * 10, seed=3, hidden=plan)
+    plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(ROWS,) * clients)
+    return Session(plan.network, parameters, (ROWS,) * clients, seed=3, hidden=plan)
 
 
 def rows_of(session):
@@ -133,3 +136,30 @@ def test_dither_can_be_given():
     scale = 2.0**session.network.weight_bits
     assert not given.equal(drawn)
     assert (given - drawn).abs().max() / scale < 0.01
+
+
+def test_thousands_of_clients_give_the_integers_of_python():
+    """Sums of thousands of masks leave 64 bits; what is added to a product does not."""
+    session = session_of(clients=5000, rounds=3)
+    plan, data = session.hidden_plan, rows_of(session)
+    items = [item for n in (0, 1) for hop in plan.hops(n) for item in hop.items if item.shift is not None]
+    assert max(plan.num_masks << item.shift for item in items) >= 2**63
+    assert torch.equal(finish(HiddenDirect(session, data)), by_integers(session, data))
+
+
+def test_dither_of_very_many_masks_has_the_mean_and_the_spread_of_their_sum():
+    plan = session_of(clients=5000).hidden_plan
+    items = [item for n in (0, 1) for hop in plan.hops(n) for item in hop.items if item.shift is not None]
+    widest = replace(max(items, key=lambda item: item.shift), count=4000)
+    assert plan.num_masks << widest.shift >= 2**63
+    low = StreamDither(plan, 1)(0, 0, 0, widest)
+    moved = (low + wrapped(centre(plan.num_masks, widest.shift))).double() / 2.0**widest.shift
+    deviation = (plan.num_masks / 12) ** 0.5
+    assert abs(float(moved.mean()) - 0.5) < 8 * deviation / 4000**0.5
+    assert abs(float(moved.std()) / deviation - 1) < 0.1
+    assert float(moved.abs().max()) < 2.0 ** (62 - widest.shift)
+
+
+def test_more_masks_than_the_simulation_can_sum_are_refused():
+    with pytest.raises(UsageError, match="leave the 62 bits"):
+        StreamDither(replace(session_of(clients=5000).hidden_plan, num_masks=10**8), 1)

@@ -369,7 +369,7 @@ def audit_simulation(folder: Path) -> Audit:
 
 def _threshold(audit: Audit, folder: Path) -> None:
     """R and the answers needed, once the run is complete: only then the folder has the shape of the inputs."""
-    if audit.mode == "hidden":
+    if audit.mode == "hidden" or audit.parameters.get("local_steps", 1) > 1:
         if audit.state == "complete":
             summary = json.loads((folder / "summary.json").read_text())
             audit.parameters |= {name: summary[name] for name in ("recovery_threshold", "answers_needed")}

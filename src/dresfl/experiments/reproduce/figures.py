@@ -163,7 +163,7 @@ def _figure4(records: Sequence[Record]) -> dict[str, Figure]:
         caption += " Dotted: a seed again, its first weights changed by 1e-9."
     figure, panels = _canvas(len(found), 1, 7.4, 3.6, caption)
     for axes, (dataset, methods) in zip(panels, found.items(), strict=True):
-        names = ", ".join(METHOD_LABELS.get(method, method) for method in methods)
+        names = METHOD_LABELS.get(next(iter(methods)), "") if len(methods) == 1 else f"{len(methods)} methods"
         last = max(curve["rounds"][-1] for curve in methods.values())
         first = min(curve["rounds"][0] for curve in methods.values())
         runs = [run for run in records if run.feasible and run.dataset == dataset and run.method in methods]
@@ -175,19 +175,22 @@ def _figure4(records: Sequence[Record]) -> dict[str, Figure]:
             if published := PAPER.get((dataset, method)):
                 mean, sd = published
                 axes.axhspan(*_errors([mean + sd, mean - sd]), color=style["color"], alpha=0.13, linewidth=0)
-                ends[f"{method} the paper"] = mean, f"the paper: {mean_text(mean, sd)}"
+                if len(methods) == 1:
+                    ends[f"{method} the paper"] = mean, f"the paper: {mean_text(mean, sd)}"
             for run in runs:
                 if run.method == method:
                     axes.plot([line["round"] for line in run.evaluations],
                               _errors([100 * line["test_accuracy"] for line in run.evaluations]),
                               color=style["color"], linewidth=0.8, alpha=0.55,
                               linestyle=":" if run.perturbation else "-")  # fmt: skip
-                    again = ", again" * bool(run.perturbation)
-                    name = f"{method} {run.seed} {run.perturbation}"
-                    ends[name] = run.percent, f"seed {run.seed}{again}: {run.percent:.2f}"
+                    if len(methods) == 1:
+                        again = ", again" * bool(run.perturbation)
+                        name = f"{method} {run.seed} {run.perturbation}"
+                        ends[name] = run.percent, f"seed {run.seed}{again}: {run.percent:.2f}"
             axes.plot(curve["rounds"], _errors(curve["mean"]), color=style["color"], linewidth=2.4)
             mean, sd = curve["mean"][-1], curve["sd"][-1]
-            ends[f"{method} mean"] = mean, f"mean: {mean_text(mean, sd)}"
+            named = "mean" if len(methods) == 1 else METHOD_LABELS.get(method, method)
+            ends[f"{method} mean"] = mean, f"{named}: {mean_text(mean, sd)}"
         _label_ends(axes, ends, last, bold="mean")
     return {"figure4": figure}
 
@@ -251,12 +254,13 @@ def _label_ends(axes: Axes, ends: Mapping[str, tuple[float, str]], last: int, bo
     """Write each curve's name and figures at the right, one below the other, each with a line to its end."""
     order = sorted(ends, key=lambda name: ends[name][0], reverse=True)
     wanted = [_height(axes, _errors([ends[name][0]])[0]) for name in order]
+    gap = min(_GAP, 1 / len(ends))
     places: list[float] = []
     for height in wanted:
-        places.append(max(height, places[-1] + _GAP) if places else height)
+        places.append(max(height, places[-1] + gap) if places else height)
     over = places[-1] - 1.0
     for number in reversed(range(len(places))):  # what went over the bottom moves up again
-        limit = 1.0 if number == len(places) - 1 else places[number + 1] - _GAP
+        limit = 1.0 if number == len(places) - 1 else places[number + 1] - gap
         if over > 0:
             places[number] = min(places[number], limit)
     for name, height, place in zip(order, wanted, places, strict=True):

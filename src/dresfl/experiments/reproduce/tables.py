@@ -4,6 +4,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from dresfl.data import data_set_label
@@ -153,10 +154,12 @@ def markdown(records: Sequence[Record]) -> str:
         _grid(*accuracies(found, gap="<br>", bold="**")),
         *(f"**Note.** {note}." for note in notes),
         *_perturbed(records, found),
+        *_rising(records, found),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
         "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
         "bit-identical (by test). `real`: the baselines, ReLU networks in floating point.",
+        *_data(records, found),
         *_dropouts(records, found),
     ]
     return "\n\n".join(sections) + "\n"
@@ -182,6 +185,30 @@ def _perturbed(records: Sequence[Record], found: Table) -> list[str]:
     return ["\n".join([intro, "", *lines])]
 
 
+def _rising(records: Sequence[Record], found: Table) -> list[str]:
+    """Of cells with one seed: how far their curve still rises at the end, from one sixth of the rounds to the next."""
+    rows = []
+    for dataset, methods in found.items():
+        for method in [name for name, entry in methods.items() if entry["sd"] is None]:
+            run = next(run for run in records if (run.dataset, run.method, run.feasible) == (dataset, method, True))
+            rounds = run.header["rounds"]
+            sixths = [
+                [line["test_accuracy"] for line in run.evaluations if start < 6 * line["round"] / rounds <= start + 1]
+                for start in (3, 4, 5)
+            ]
+            if all(sixths):
+                means = [100 * statistics.fmean(values) for values in sixths]
+                steps = [f"{later - before:+.2f}" for before, later in pairwise(means)]
+                rows.append(
+                    [data_set_label(dataset), METHOD_LABELS[method], f"{rounds:,}", f"{run.percent:.2f}", *steps]
+                )
+    if not rows:
+        return []
+    head = ["data set", "method", "rounds", "at the end (%)", "fifth sixth, points", "last sixth, points"]
+    intro = "Cells with one seed. How far the mean accuracy of a sixth of the rounds is above that of the sixth before:"
+    return ["## Do the curves still rise?", intro, _grid(head, rows)]
+
+
 def _ways(found: Table) -> list[list[str]]:
     """How the cells ran; methods of a data set that ran alike share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -195,6 +222,22 @@ def _ways(found: Table) -> list[list[str]]:
             way = str(entry["seeds"]), f"{entry['rounds']:,}", engine, entry["device"], commits
             rows.setdefault((data_set_label(dataset), *way), []).append(METHOD_LABELS[method])
     return [[dataset, "; ".join(names), *way] for (dataset, *way), names in rows.items()]
+
+
+def _data(records: Sequence[Record], found: Table) -> list[str]:
+    """The digests of what the runs were made from, as far as the records have them."""
+    rows = []
+    for dataset in found:
+        headers = [run.header for run in records if run.dataset == dataset and run.header.get("data_sha256")]
+        if headers:
+            data = headers[0]["data_sha256"]
+            weights = sorted({header["extractor_sha256"][:16] for header in headers if header["extractor_sha256"]})
+            images = [data[f"{part}_inputs"][:16] for part in ("train", "test")]
+            rows.append([data_set_label(dataset), *images, ", ".join(weights) or "–"])
+    if not rows:
+        return []
+    head = ["data set", "training images", "test images", "extractor's weights"]
+    return ["## Data", "How the SHA-256 digests of the arrays begin; records have them in full:", _grid(head, rows)]
 
 
 def _engine_text(entry: dict[str, Any], engine: str) -> str:

@@ -82,7 +82,13 @@ class Trial:
         if self.mode == "hidden" and (self.record or not self.blinded):
             raise UsageError("recording is of the open mode", "use --mode open, with public data only")
         fixed = [f"federation.num_clients={self.clients}", 'dropout.model="none"', f'mode="{self.mode}"']
-        return load_config(self.preset, [*self.settings, *fixed])
+        config = load_config(self.preset, [*self.settings, *fixed])
+        if config.federation.local_steps > 1:
+            raise UsageError(
+                f"{config.federation.local_steps} local steps a round are simulated only: over a network there is one",
+                "use `dresfl train`, or federation.local_steps = 1",
+            )
+        return config
 
     def needed(self, config: RunConfig) -> int:
         """How many clients must answer a round, or a hop."""

@@ -39,6 +39,7 @@ from .plan import HiddenPlan, Item
 from .published import centre
 
 _MOST_SUMMED = 64  # masks whose low parts are drawn one by one
+_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, whose sum may leave 62 bits, only so many are drawn
 _HEADROOM = 20  # bits beyond the largest plan, in which an overflow shows
 _ITEMS = 64  # of a round, at most
 
@@ -47,7 +48,10 @@ class Dither(Protocol):
     """Where the sums of the masks' low parts come from."""
 
     def __call__(self, round_number: int, hop: int, item_number: int, item: Item) -> Tensor:
-        """Σ_A l_A (K,count) int64, or (1,count) for an item that opens sums; item_number: its place in the hop."""
+        """Σ_A l_A (K,count) int64, or (1,count) for an item that opens sums; item_number: its place in the hop.
+
+        Modulo 2^64: sums of very many masks wrap around, and `wrapped` does the same to the mean that is taken away.
+        """
         ...
 
 
@@ -56,13 +60,19 @@ class StreamDither:
     """Dither from a public stream, for simulations: n low parts, each uniform in [0, 2^t), and summed.
 
     Above 64 masks the sum of 64 is stretched to the variance of n: mean and variance are right, and the shape is that
-    of a normal distribution to within 1 part in 500.
+    of a normal distribution to within 1 part in 500. Above 256 masks it is the sum of 20: to within 1 part in 150.
     """
 
     def __init__(self, plan: HiddenPlan, seed: int, device: str = "cpu") -> None:
         if plan.rounds >= 2**20:
             raise UsageError("a simulation of the hidden mode has less than 2^20 rounds")
         self._stream, self._masks, self._shards = PublicStream(seed, device), plan.num_masks, plan.parameters.num_shards
+        shifts = [item.shift or 0 for number in {0, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
+        if math.sqrt(_SUMMED_OF_MANY * plan.num_masks) * 2 ** (max(shifts) - 1) >= 2**62:  # the largest stretched sum
+            raise UsageError(
+                f"{plan.num_masks} masks whose low {max(shifts)} bits are summed leave the 62 bits of this simulation",
+                "simulate fewer clients, or groups of them",
+            )
 
     def __call__(self, round_number: int, hop: int, item_number: int, item: Item) -> Tensor:
         index = torch.tensor([round_number], device=self._stream.device)
@@ -72,14 +82,27 @@ class StreamDither:
         """The same for a round number (1,) on the stream's device: graphs are recorded with it."""
         if item.shift is None:
             raise ValueError(f"{item.name} is opened in the clear")
-        copies, masks = 1 if item.total else self._shards, min(self._masks, _MOST_SUMMED)
+        most = _MOST_SUMMED if self._masks <= _MANY else _SUMMED_OF_MANY
+        copies, masks = 1 if item.total else self._shards, min(self._masks, most)
         place = round_number * _ITEMS**2 + (hop * _ITEMS + item_number)
         low = self._stream.word_sums(Domain.DITHER, place, masks, item.shift, copies * item.count)
         if masks < self._masks:
             mean = (2**item.shift - 1) / 2
             stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
-            low = (stretched + self._masks * mean).round().to(torch.int64)
+            if self._masks > _MANY:
+                low = stretched.round().to(torch.int64) + wrapped(self._masks * (2**item.shift - 1) // 2)
+            else:
+                low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
+
+
+def wrapped(integer: int) -> int:
+    """An integer of any size modulo 2^64, as int64 holds it.
+
+    >>> wrapped(2**65 - 3), wrapped(2**63)
+    (-3, -9223372036854775808)
+    """
+    return (integer + 2**63) % 2**64 - 2**63
 
 
 class Ring(ABC, Generic[Elements]):
@@ -280,7 +303,7 @@ def _play_item(
     watch(where[1], item, values)
     if item.shift is None:
         return ring.opened(item, values)
-    return ring.cut(item, values, dither(*where, item), centre(plan.num_masks, item.shift))
+    return ring.cut(item, values, dither(*where, item), wrapped(centre(plan.num_masks, item.shift)))
 
 
 def final_weights(plan: HiddenPlan, ring: Ring[Elements], state: Elements) -> Tensor:

@@ -495,6 +495,7 @@ def make_plan(
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
     check_optimizer(optimizer)
+    refuse_local_steps(parameters)
     settings = _with_masks(parameters, settings)
     masks = num_masks or _all_sets(parameters, settings)
     extra = max(0, math.ceil(math.log2(masks / 20) / 2))  # bits by which the dither of many masks is larger
@@ -536,6 +537,15 @@ def check_optimizer(optimizer: Optimizer) -> None:
         raise UsageError(
             "the hidden mode cannot clip gradients: nobody sees their norm",
             "set max_norm = 0, and a smaller learning rate; guards stop a run that diverges",
+        )
+
+
+def refuse_local_steps(parameters: CodeParameters) -> None:
+    """UsageError if a hidden run is asked for several local steps: their weights would be opened between the steps."""
+    if parameters.local_steps > 1:
+        raise UsageError(
+            f"the hidden mode takes one step a round, not {parameters.local_steps}: it cuts weights down after each",
+            'set federation.local_steps = 1, or mode = "open"',
         )
 
 

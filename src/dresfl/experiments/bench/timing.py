@@ -40,8 +40,8 @@ def interleaved(
     """Time calls in turns, A, B, A, B, …, for about `seconds`: what slows the machine for a while slows all alike.
 
     Each call gets at least `least` turns, however long they take; a call shorter than `turn` seconds is repeated within
-    its turn. Each call except those in `cold` is run once before, untimed. clock: `time.process_time` counts the
-    seconds of this process alone.
+    its turn. Each call except those in `cold` is run once before, untimed. clock: `time.process_time` counts only what
+    this process did, for one thread on a machine with much other work.
     """
     repeats = dict.fromkeys(calls, 1)
     for key, call in calls.items():

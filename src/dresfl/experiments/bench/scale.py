@@ -38,7 +38,7 @@ FORMAT = "dresfl scale 1"
 
 MNIST, DIGITS = (784, 64, 64, 10), (64, 32, 32, 10)
 _ROWS = 32  # of each client: time does not depend on them
-_HIDDEN_ROUNDS = 10**5  # that a plan is made for: more than are played
+_HIDDEN_ROUNDS = 20_000  # that a plan is made for: more than are played
 
 
 def rounds(layers: Sequence[int], clients: Sequence[int], batch: int, seconds: float) -> Iterator[dict[str, Any]]:

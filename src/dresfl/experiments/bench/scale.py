@@ -134,7 +134,7 @@ def lines(seconds: float, clients: int = 1000) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "machine": machine(), "threads": 1, "clock": "CPU time"}
     for layers in (MNIST, DIGITS):
         yield from rounds(layers, (20, 100, clients), 64, seconds)
-        yield from hidden_rounds(layers, (20, 100, clients), 64, seconds)
+        yield from hidden_rounds(layers, (20, clients), 64, seconds)
     yield from codes(DIGITS, clients, (1, 2, 4, 8, 16, 32), 16, seconds)
     yield from codes(MNIST, clients, (1, 8, 32), 16, seconds)
 

@@ -39,7 +39,7 @@ from .plan import HiddenPlan, Item
 from .published import centre
 
 _MOST_SUMMED = 64  # masks whose low parts are drawn one by one
-_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, whose sum may leave 62 bits, only so many are drawn
+_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, whose sum may leave 64 bits, only so many are drawn
 _HEADROOM = 20  # bits beyond the largest plan, in which an overflow shows
 _ITEMS = 64  # of a round, at most
 
@@ -50,7 +50,7 @@ class Dither(Protocol):
     def __call__(self, round_number: int, hop: int, item_number: int, item: Item) -> Tensor:
         """Σ_A l_A (K,count) int64, or (1,count) for an item that opens sums; item_number: its place in the hop.
 
-        Modulo 2^64: sums of very many masks wrap around, and `wrapped` does the same to the mean that is taken away.
+        Sums of very many masks leave 64 bits: integers in float64 are sums less their mean.
         """
         ...
 
@@ -67,12 +67,6 @@ class StreamDither:
         if plan.rounds >= 2**20:
             raise UsageError("a simulation of the hidden mode has less than 2^20 rounds")
         self._stream, self._masks, self._shards = PublicStream(seed, device), plan.num_masks, plan.parameters.num_shards
-        shifts = [item.shift or 0 for number in {0, plan.rounds - 1} for hop in plan.hops(number) for item in hop.items]
-        if math.sqrt(_SUMMED_OF_MANY * plan.num_masks) * 2 ** (max(shifts) - 1) >= 2**62:  # the largest stretched sum
-            raise UsageError(
-                f"{plan.num_masks} masks whose low {max(shifts)} bits are summed leave the 62 bits of this simulation",
-                "simulate fewer clients, or groups of them",
-            )
 
     def __call__(self, round_number: int, hop: int, item_number: int, item: Item) -> Tensor:
         index = torch.tensor([round_number], device=self._stream.device)
@@ -93,9 +87,8 @@ class StreamDither:
         if masks < self._masks:
             mean = (2**item.shift - 1) / 2
             stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
-            if self._masks > _MANY:
-                low = stretched.round().to(torch.int64) + wrapped(self._masks * (2**item.shift - 1) // 2)
-            else:
+            low = stretched.round()
+            if self._masks <= _MANY:
                 low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
 
@@ -104,15 +97,6 @@ class StreamDither:
             return self._stream.words_of(Domain.DITHER, place, count)
         uniform = self._stream.uniform_at(Domain.DITHER, place, count)  # (w + ½)/2^32: one kernel makes them
         return (uniform * 2.0**32).to(torch.int64)
-
-
-def wrapped(integer: int) -> int:
-    """An integer of any size modulo 2^64, as int64 holds it.
-
-    >>> wrapped(2**65 - 3), wrapped(2**63)
-    (-3, -9223372036854775808)
-    """
-    return (integer + 2**63) % 2**64 - 2**63
 
 
 class Ring(ABC, Generic[Elements]):
@@ -217,11 +201,15 @@ class ResidueRing(Ring[Tensor]):
             raise alarm(item, math.log2(float(sizes.abs().max())))
 
     def cut(self, item: Item, values: Tensor, low: Tensor, middle: int) -> Tensor:
-        added, shape = low + middle, values.shape
-        field = self.arithmetic
-        residues = field.add(values, field.embed_wide(added, 62)).flatten(1)  # |added| < 2^62
+        field, shape = self.arithmetic, values.shape
+        if low.is_floating_point():
+            high = (low * 2.0**-31).floor()
+            whole = field.add(field.scale(field.embed(high), 2**31), field.embed(low - high * 2.0**31))
+            residues = field.add(values, field.add_integer(whole, middle)).flatten(1)
+        else:
+            residues = field.add(values, field.embed_wide(low + middle, 62)).flatten(1)  # |low + middle| < n·2^t < 2^62
         cut, sizes = field.floor_shift(residues, _shift(item))
-        self._check(item, sizes - added.flatten().to(torch.float64))
+        self._check(item, sizes - (low + middle).flatten().to(torch.float64))
         return cut.view(shape)
 
     def opened(self, item: Item, values: Tensor) -> list[int]:
@@ -311,7 +299,9 @@ def _play_item(
     watch(where[1], item, values)
     if item.shift is None:
         return ring.opened(item, values)
-    return ring.cut(item, values, dither(*where, item), wrapped(centre(plan.num_masks, item.shift)))
+    low = dither(*where, item)
+    middle = centre(0 if low.is_floating_point() else plan.num_masks, item.shift)
+    return ring.cut(item, values, low, middle)
 
 
 def final_weights(plan: HiddenPlan, ring: Ring[Elements], state: Elements) -> Tensor:

@@ -135,12 +135,13 @@ def test_thousands_of_clients_give_the_integers_of_python():
     assert torch.equal(finish(HiddenDirect(session, data)), by_integers(session, data))
 
 
-def test_dither_of_very_many_masks_has_the_mean_and_the_spread_of_their_sum():
-    plan = session_of(clients=5000).hidden_plan
-    items = [item for n in (0, 1) for hop in plan.hops(n) for item in hop.items if item.shift is not None]
-    widest = replace(max(items, key=lambda item: item.shift), count=4000)
-    assert plan.num_masks << widest.shift >= 2**63
-    moved = StreamDither(plan, 1)(0, 0, 0, widest) / 2.0**widest.shift  # less the mean already
-    deviation = (plan.num_masks / 12) ** 0.5
+@pytest.mark.parametrize(("clients", "shift"), [(5000, 51), (5000, 62), (300, 20), (100, 59), (100, 40), (10, 40)])
+def test_dither_has_the_mean_and_the_spread_of_the_sum_of_the_masks(clients, shift):
+    plan = session_of(clients=clients).hidden_plan
+    widest = replace(next(item for hop in plan.hops(0) for item in hop.items), count=4000, shift=shift)
+    low = StreamDither(plan, 1)(0, 0, 0, widest)
+    assert low.is_floating_point() == (clients > 256 or clients << shift >= 2**62)
+    mean = 0.0 if low.is_floating_point() else clients / 2
+    moved, deviation = low / 2.0**shift - mean, (clients / 12) ** 0.5
     assert abs(float(moved.mean())) < 8 * deviation / 4000**0.5
     assert abs(float(moved.std()) / deviation - 1) < 0.1

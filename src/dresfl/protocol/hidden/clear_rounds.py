@@ -39,7 +39,7 @@ from .plan import HiddenPlan, Item
 from .published import centre
 
 _MOST_SUMMED = 64  # masks whose low parts are drawn one by one
-_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, whose sum may leave 64 bits, only so many are drawn
+_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, or if their sum leaves 62 bits, only so many are drawn
 _HEADROOM = 20  # bits beyond the largest plan, in which an overflow shows
 _ITEMS = 64  # of a round, at most
 
@@ -60,7 +60,8 @@ class StreamDither:
     """Dither from a public stream, for simulations: n low parts, each uniform in [0, 2^t), and summed.
 
     Above 64 masks the sum of 64 is stretched to the variance of n: mean and variance are right, and the shape is that
-    of a normal distribution to within 1 part in 500. Above 256 masks it is the sum of 20: to within 1 part in 150.
+    of a normal distribution to within 1 part in 500. Above 256 masks, or if the sum leaves 62 bits, it is the sum of
+    20: to within 1 part in 150.
     """
 
     def __init__(self, plan: HiddenPlan, seed: int, device: str = "cpu") -> None:
@@ -76,19 +77,23 @@ class StreamDither:
         """The same for a round number (1,) on the stream's device: graphs are recorded with it."""
         if item.shift is None:
             raise ValueError(f"{item.name} is opened in the clear")
-        most = _MOST_SUMMED if self._masks <= _MANY else _SUMMED_OF_MANY
-        copies, masks = 1 if item.total else self._shards, min(self._masks, most)
+        wide = self._masks > _MANY or self._masks << item.shift >= 2**62
+        copies, masks = 1 if item.total else self._shards, min(self._masks, _SUMMED_OF_MANY if wide else _MOST_SUMMED)
         limbs, count = -(-item.shift // 32), copies * item.count
         place = (round_number * _ITEMS + hop) * _ITEMS + item_number
         words = self._words(place, limbs * masks * count).view(limbs, masks, count)
         words[-1] &= 2 ** (item.shift - 32 * (limbs - 1)) - 1
         total = words.sum(1)  # (limbs,count)
-        low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
-        if masks < self._masks:
-            mean = (2**item.shift - 1) / 2
-            stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
-            low = stretched.round()
-            if self._masks <= _MANY:
+        mean = (2**item.shift - 1) / 2
+        if wide:
+            drawn = total[0].to(torch.float64)
+            if limbs == 2:
+                drawn = drawn + total[1].to(torch.float64) * 2.0**32
+            low = ((drawn - masks * mean) * math.sqrt(self._masks / masks)).round()
+        else:
+            low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
+            if masks < self._masks:
+                stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
                 low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
 

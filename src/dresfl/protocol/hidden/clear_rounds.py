@@ -89,7 +89,7 @@ class StreamDither:
             drawn = total[0].to(torch.float64)
             if limbs == 2:
                 drawn = drawn + total[1].to(torch.float64) * 2.0**32
-            low = ((drawn - masks * mean) * math.sqrt(self._masks / masks)).round()
+            low: Tensor = ((drawn - masks * mean) * math.sqrt(self._masks / masks)).round()
         else:
             low = total[0] if limbs == 1 else (total[1] << 32) + total[0]
             if masks < self._masks:

@@ -14,6 +14,7 @@ from dresfl.experiments.groups import (
     Grouping,
     Opening,
     Population,
+    blinding,
     colluder_draws,
     design,
     dropout_draws,
@@ -99,6 +100,13 @@ def test_senseless_designs_are_refused() -> None:
         Grouping(10, 3, "random", 0)
     with pytest.raises(UsageError, match="equal batches"):
         train_in_groups(Grouping(100, 20, "random", 0), rounds=1, batch=7)
+
+
+def test_blinding_says_its_seeds_or_why_there_is_none() -> None:
+    assert blinding(30, 1, degree=8) == {"clients": 30, "colluders": 1, "answers": 9, "seeds": 23, "reason": ""}
+    refused = blinding(60, 3, degree=8)
+    assert refused["seeds"] is None
+    assert "34220 coalitions" in refused["reason"]
 
 
 def test_drawn_groups_stay_below_the_bound() -> None:

@@ -15,7 +15,7 @@ from dresfl.experiments.bench.run import machine
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
 
-from .design import OPENINGS, Population, design
+from .design import OPENINGS, Population, blinding, design
 from .draws import colluder_draws, dropout_draws
 from .training import FORMATIONS, Grouping, separate_models, train_in_groups
 
@@ -35,6 +35,8 @@ def lines() -> Iterator[dict[str, Any]]:
                 for size in SIZES:
                     yield {"what": "design", **design(Population(clients, share), size, opening).to_dict()}
                 yield {"what": "design", **design(Population(clients, share), 1000, opening, "committee").to_dict()}
+    for clients, colluders in ((1031, 1), (1032, 1), (115, 2), (140, 2), (50, 3), (51, 3)):
+        yield {"what": "blinding", **blinding(clients, colluders, degree=8)}
     for clients in POPULATIONS:
         found = colluder_draws(Population(clients, 0.01), 100, draws=2000 if clients < 10**6 else 200, seed=1)
         yield {"what": "colluders", **found}

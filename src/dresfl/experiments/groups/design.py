@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
-from dresfl.coding import CodeParameters
-from dresfl.errors import UsageError
+from dresfl.coding import CodeParameters, recovery_threshold
+from dresfl.errors import InfeasiblePlan, UsageError
+from dresfl.masking import zero_sum_family
 from dresfl.model import Network, mlp
 from dresfl.protocol import Answer, choose_field
 
@@ -209,3 +210,16 @@ def _bytes(network: Network, size: int, shards: int, colluders: int) -> tuple[in
     """Bytes of one coded value, and of an answer in the open mode."""
     field = choose_field(network, CodeParameters(size, shards, colluders, _BATCH))
     return len(field.moduli) * field.residue_bytes, Answer.size(field, network.num_parameters)
+
+
+def blinding(clients: int, colluders: int, degree: int) -> dict[str, Any]:
+    """Whether answers of one group can be blinded with a certificate today: seeds of a client, or why not. K = 1."""
+    network = mlp(_NETWORK, input_bits=4, weight_bits=10)
+    threshold = recovery_threshold(degree, 1, colluders)
+    moduli = choose_field(network, CodeParameters(clients, 1, colluders, _BATCH)).moduli
+    sizes = {"clients": clients, "colluders": colluders, "answers": threshold}
+    try:
+        family = zero_sum_family(moduli, clients, 1, colluders, threshold)
+    except InfeasiblePlan as error:
+        return {**sizes, "seeds": None, "reason": str(error)}
+    return {**sizes, "seeds": max(len(family.seed_sets.held_by(client)) for client in range(clients)), "reason": ""}

@@ -38,7 +38,7 @@ FORMAT = "dresfl scale 1"
 
 MNIST, DIGITS = (784, 64, 64, 10), (64, 32, 32, 10)
 _ROWS = 32  # of each client: time does not depend on them
-_HIDDEN_ROUNDS = 10**5  # that a plan is made for: more than are played
+_HIDDEN_ROUNDS = 20_000  # that a plan is made for: more than are played
 
 
 def rounds(layers: Sequence[int], clients: Sequence[int], batch: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -134,7 +134,7 @@ def lines(seconds: float, clients: int = 1000) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "machine": machine(), "threads": 1, "clock": "CPU time"}
     for layers in (MNIST, DIGITS):
         yield from rounds(layers, (20, 100, clients), 64, seconds)
-        yield from hidden_rounds(layers, (20, 100, clients), 64, seconds)
+        yield from hidden_rounds(layers, (20, clients), 64, seconds)
     yield from codes(DIGITS, clients, (1, 2, 4, 8, 16, 32), 16, seconds)
     yield from codes(MNIST, clients, (1, 8, 32), 16, seconds)
 

@@ -142,6 +142,8 @@ def test_the_command_of_a_record_can_be_given(command: str) -> None:
     words = shlex.split(command)
     if words[0] == "make":
         assert f"\n{words[1]}: " in (ROOT / "Makefile").read_text(encoding="utf-8")
+    elif words[0] == "python" and words[1].startswith("tools/"):
+        assert (ROOT / words[1]).exists()
     elif words[0] in ("python", "torchrun"):
         assert importlib.util.find_spec(words[words.index("-m") + 1])
     elif words[0] == "dresfl":

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from dresfl.data import data_set_label
-from dresfl.experiments.published import LIKE, METHOD_LABELS, METHODS, PAPER, ROWS
+from dresfl.experiments.published import LIKE, METHOD_LABELS, METHODS, PAPER, ROWS, recipes
 
 from .cells import other_settings
 from .matrix import matrix
@@ -172,6 +172,8 @@ def _older(records: Sequence[Record]) -> list[str]:
     """Which runs had other settings than the recipes have now. Rounds stand in the table of how each cell ran."""
     named: dict[tuple[str, str], list[str]] = {}
     for dataset, methods in grouped(records).items():
+        if dataset not in recipes():
+            continue
         for cell in matrix([dataset], list(methods), seeds=1):
             method = cell.method
             differing = {name for run in methods[method] for name in other_settings(run, cell)}

@@ -142,6 +142,15 @@ def test_another_loss_is_another_run(tmp_path: Path):
     assert read_record(changed.jsonl(tmp_path)).header["loss"] == "squared"
 
 
+def test_the_page_names_runs_that_todays_recipes_no_longer_describe(tmp_path: Path):
+    run(paper.matrix(["digits"], ["fedavg"], seeds=1, rounds=2), tmp_path)
+    (record,) = paper.read_records(tmp_path)
+    assert "Older settings" not in paper.markdown([record])  # other rounds are told elsewhere
+    config = {**record.header["config"], "features": {**record.header["config"]["features"], "scale": 2.0}}
+    older = dataclasses.replace(record, header={**record.header, "config": config})
+    assert "- FedAvg, digits: features" in paper.markdown([older])
+
+
 # -- held-out rows ---------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ python tools/scaling_tables.py
 """
 
 import json
-import re
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -195,10 +194,10 @@ def rendered(page: str) -> str:
     """The page with every table made anew."""
     for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        made = f"{begin}{make()}{end}".replace("\\", r"\\")
-        page, count = re.subn(f"{begin}.*?{end}", made, page, flags=re.S)
-        if count != 1:
-            raise SystemExit(f"the page has {count} places for the table {name}, not one")
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise SystemExit(f"the page has not one place for the table {name}")
+        before, rest = page.split(begin)
+        page = before + begin + make() + end + rest.split(end)[1]
     return page
 
 

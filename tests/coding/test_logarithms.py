@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dresfl.coding import logarithms
 from dresfl.coding.lagrange import LagrangeCode, lagrange_matrices, lagrange_matrix, lagrange_sums
 from dresfl.coding.logarithms import grid_factors
+from dresfl.errors import FieldError, UsageError
 from dresfl.field import ByteField, ResidueField, choose_moduli
 from reference.flint_field import FlintField
 
@@ -133,3 +134,17 @@ def test_a_code_of_505_answers_decodes_and_no_fewer_do():
     few = [code.client_points[j] for j in survivors[:504]]
     guess = field.matmul(lagrange_matrix(field, few, code.data_points), answers[:, survivors[:504]])
     assert not (guess == truth).any(0).any()
+
+
+@pytest.mark.parametrize("field", [ResidueField(choose_moduli(40, more_than=30), 1), FlintField(97)])
+def test_survivors_that_cannot_decode_are_refused(field):
+    """A table has no logarithm of 0: without a check, a client named twice would decode to some number."""
+    code = LagrangeCode(field, num_clients=6, num_shards=1, max_colluders=1, degree=2)
+    for survivors, error in {(0, 0, 1): FieldError, (0, 1, 6): UsageError, (0, 1, -1): UsageError}.items():
+        for refused in (code.sum_decoder, code.decoding_matrix):
+            with pytest.raises(error):
+                refused(survivors)
+        with pytest.raises(error):
+            code.sum_decoders(torch.tensor([[0, 1, 2], survivors]))
+    with pytest.raises(FieldError):
+        lagrange_matrix(field, [3, 4], [4])

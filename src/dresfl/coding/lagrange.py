@@ -144,7 +144,13 @@ class LagrangeCode(Generic[Elements]):
 
     def sum_decoders(self, survivors: Tensor) -> Elements:
         """(M,S,R): `sum_decoder` of S sets of R survivors (S,R) at once, for drivers that prepare many rounds."""
-        return lagrange_sums(self.field, survivors + self.client_points[0], self.data_points)
+        return lagrange_sums(self.field, self._points_of(survivors), self.data_points)
+
+    def _points_of(self, survivors: Tensor) -> Tensor:
+        """α of some clients. A number that no client has would decode to anything."""
+        if survivors.numel() and not 0 <= int(survivors.min()) <= int(survivors.max()) < self.num_clients:
+            raise UsageError(f"survivors {survivors.tolist()} are not all among clients 0..{self.num_clients - 1}")
+        return survivors + self.client_points[0]
 
     def _check(self, num_answers: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
@@ -223,8 +229,8 @@ def _encoding_matrix(code: LagrangeCode[Elements]) -> Elements:
 
 @lru_cache(maxsize=_CACHED_DECODERS)
 def _decoding_matrix(code: LagrangeCode[Elements], survivors: tuple[int, ...]) -> Elements:
-    first = code.client_points[0]
-    return lagrange_matrix(code.field, [first + j for j in survivors], code.data_points)
+    nodes = code._points_of(torch.tensor([survivors]))
+    return lagrange_matrices(code.field, nodes, code.data_points)[:, 0]
 
 
 @lru_cache(maxsize=_CACHED_DECODERS)

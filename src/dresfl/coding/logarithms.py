@@ -26,6 +26,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from dresfl.errors import FieldError
+
 Integers = npt.NDArray[np.int64]
 
 LARGEST_GRID = 2**17  # all clients that messages can number, and their shards and masks
@@ -58,6 +60,9 @@ def grid_factors(moduli: Sequence[int], nodes: npt.ArrayLike, targets: Sequence[
     grid = _grid(tuple(moduli), _reach(moduli, int(max(x.max(), z.max()))))
     sets, count = x.shape
     points = np.concatenate((x, np.broadcast_to(z, (sets, len(z)))), 1)  # (S,R+targets)
+    ordered = np.sort(x, 1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any() or np.isin(z, x).any():
+        raise FieldError("zero has no inverse: two points of a polynomial are the same")  # tables hold 0 in its place
     plain = count * (count + len(z)) < _PLAIN_TO * grid.reach
     sums, step = grid.plain_sums if plain else grid.sums, max(1, _BYTES_AT_A_TIME // (16 * grid.transform.size))
     blocks = [sums(x[first : first + step], points[first : first + step]) for first in range(0, sets, step)]

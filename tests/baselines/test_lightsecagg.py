@@ -272,6 +272,11 @@ def test_a_sum_beyond_the_plan_rings_the_alarm():
     huge = dict.fromkeys(range(6), ones * 2**40)
     with pytest.raises(HeadroomAlarm):
         secure_sum(everybody(plan), 0, huge)
+    top = int(plan.limit * 2**plan.fraction_bits)
+    five = dict.fromkeys(range(5), ones * top)
+    assert secure_sum(everybody(plan), 0, five).tolist() == [5.0 * top] * 7
+    with pytest.raises(HeadroomAlarm, match="of 5 vectors"):  # though the field has room for it
+        secure_sum(everybody(plan), 0, {**five, 2: ones * top + 1})
     for channel in range(len(plan.field.moduli)):
         clients = everybody(plan)
         dealt(plan, clients)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import LagrangeCode
-from dresfl.errors import InfeasiblePlan, MessageError, TooFewAnswers, UsageError
+from dresfl.errors import HeadroomAlarm, InfeasiblePlan, MessageError, TooFewAnswers, UsageError
 from dresfl.field import ResidueField, SecretSeed, choose_moduli, num_value_moduli
 from dresfl.quantize import update_integers, weight_reals
 
@@ -85,10 +85,15 @@ class SecureSum:
         """Values in a piece of a mask, and in a share."""
         return -(-self.num_values // self.num_pieces)
 
+    @property
+    def largest_integer(self) -> int:
+        """No |integer| of a client's vector is larger."""
+        return math.ceil(math.ldexp(self.limit, self.fraction_bits))
+
     @cached_property
     def field(self) -> ResidueField:
         """Room for the sum of all N vectors, and headroom: what is beyond the sum rings the alarm."""
-        bits = math.log2(self.num_clients * (self.limit * 2**self.fraction_bits + 1))
+        bits = math.log2(self.num_clients * self.largest_integer)
         moduli = choose_moduli(bits, more_than=self.num_clients + self.recovery_threshold)
         return ResidueField(moduli, num_value_moduli(moduli, bits) or len(moduli))
 
@@ -305,7 +310,7 @@ class SumRound:
     def receive_answer(self, message: Message) -> Tensor | None:
         """Take an answer. The R-th gives the sum (P,), integers in float64; all others give None.
 
-        HeadroomAlarm if a value of the sum lies beyond what N vectors within the limit can make.
+        HeadroomAlarm if a value of the sum lies beyond what the senders' vectors can make within the limit.
         """
         self._check(message, "answer")
         if self._request is None or self._total is None:
@@ -320,7 +325,14 @@ class SumRound:
             return None
         stacked = torch.stack(list(answers.values()), 1)  # (M,R,piece)
         mask = plan.code.decode(stacked, list(answers)).flatten(1)[:, : plan.num_values]  # (M,R−T,piece) -> (M,P)
-        return plan.field.lift(plan.field.sub(self._total, mask))
+        total = plan.field.lift(plan.field.sub(self._total, mask))
+        largest, most = float(total.abs().max()), len(self._senders) * plan.largest_integer
+        if largest > most:
+            raise HeadroomAlarm(
+                f"a sum of {largest:.0f} came of {len(self._senders)} vectors, whose limit is {most} together",
+                "a client sent more than the limit, or a false answer: the round is not used",
+            )
+        return total
 
     def _check(self, message: Message, kind: Kind) -> None:
         if message.kind != kind or message.round_number != self.round_number:

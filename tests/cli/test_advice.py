@@ -32,3 +32,18 @@ def test_a_goal_beside_numbers_of_its_own(dresfl: Run, tmp_path: Path) -> None:
     result = dresfl(*SMALL, "--plot", "x.png", cwd=tmp_path)
     assert result.returncode == 2
     assert "error: --plot draws what --goal found" in result.stderr
+
+
+def test_settings_with_a_warning_are_marked_and_the_warning_is_printed(dresfl: Run, tmp_path: Path) -> None:
+    result = dresfl(*SMALL, "--goal", "dropouts=3,colluders=0", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "2*" in result.stdout
+    assert "* K = 2, T = 0, 16-8-4: 0 colluders means no masks" in result.stdout
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(dresfl: Run, tmp_path: Path) -> None:
+    result = dresfl(*SMALL, "--goal", "dropouts=2", "--plot", "trade-off.xyz", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "error: trade-off.xyz is no picture that can be drawn" in result.stderr
+    assert "hint: end its name in .png" in result.stderr
+    assert "measuring" not in result.stderr

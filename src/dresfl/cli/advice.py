@@ -32,6 +32,10 @@ def print_advice(
     from dresfl.api.advice import Goal, advise
 
     goal = Goal.parse(goal_text)
+    if plot is not None:
+        from dresfl.experiments.bench import picture_format
+
+        picture_format(plot)  # now, not after measuring
     with display.waiting("measuring this machine") as say:
         found = advise(
             networks, num_clients=num_clients, goal=goal, batch_size=batch_size, rows=rows, rounds=rounds,
@@ -48,7 +52,10 @@ def print_advice(
             print(f"{mode} mode: no setting reaches the goal")
             continue
         more = f", the first {_SHOWN} of {len(choices)}" if len(choices) > _SHOWN else ""
-        display.print_table(f"{mode} mode, best first{more}", _COLUMNS, [_row(choice) for choice in choices[:_SHOWN]])
+        shown = choices[:_SHOWN]
+        display.print_table(f"{mode} mode, best first{more}", _COLUMNS, [_row(choice) for choice in shown])
+        for line in _warnings(shown):
+            print(line)
     print(
         "B: coded rows a round; a step sees B·K rows. D: clients that may be missing. bytes: up and down, a round and "
         f"client. client: its computing. round: all of it, at {1000 * round_trip:g} ms a trip and 100 Mbit/s.\n"
@@ -59,12 +66,26 @@ def print_advice(
         print(f"wrote {plot}")
 
 
+def _warnings(choices: "Sequence[Choice]") -> list[str]:
+    """The warnings of the settings that are shown, once for each K, T and network."""
+    found = {
+        f"* K = {choice.num_shards}, T = {choice.max_colluders}, {_layers(choice)}: {warning}": None
+        for choice in choices
+        for warning in choice.warnings
+    }
+    return list(found)
+
+
+def _layers(choice: "Choice") -> str:
+    return "-".join(map(str, choice.layers))
+
+
 def _row(choice: "Choice") -> list[str]:
     schedule = f" ({choice.schedule})" if choice.schedule else ""
     return [
-        str(choice.num_shards),
+        str(choice.num_shards) + "*" * bool(choice.warnings),
         str(choice.max_colluders),
-        "-".join(map(str, choice.layers)),
+        _layers(choice),
         str(choice.batch_size),
         str(choice.recovery_threshold),
         str(choice.answers_needed),
@@ -83,6 +104,7 @@ def _draw(networks: "Sequence[Network]", goal: "Goal", num_clients: int, path: P
     from matplotlib.ticker import MaxNLocator
 
     from dresfl.api.advice import frontier
+    from dresfl.experiments.bench import picture_format
     from dresfl.files import write_atomic
 
     panels = [(f"open, {len(n.parameters) - 1} hidden layers (degree {n.gradient_degree})", n.gradient_degree)
@@ -107,5 +129,5 @@ def _draw(networks: "Sequence[Network]", goal: "Goal", num_clients: int, path: P
     axes[0].set(ylabel="D, clients that may be missing", ylim=(-0.5, num_clients))
     axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
     image = BytesIO()
-    figure.savefig(image, format=path.suffix.lstrip(".") or "png")
+    figure.savefig(image, format=picture_format(path))
     write_atomic(path, image.getvalue())

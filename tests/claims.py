@@ -86,6 +86,18 @@ def without_record(text: str) -> list[tuple[str, str]]:
     return [(page, words) for page, words, _ in rows]
 
 
+def earlier_recipes(text: str) -> dict[tuple[str, str], set[str]]:
+    """{(data set, method): settings} of the records that ran with other settings than the recipes have today."""
+    part = text.partition("# Records of earlier recipes")[2].partition("\n# ")[0]
+    rows = [_cells(line) for line in part.splitlines() if line.startswith("| ") and not line.startswith("| data sets")]
+    return {
+        (dataset, method): set(settings.split(", "))
+        for datasets, methods, settings, _ in rows
+        for dataset in datasets.split(", ")
+        for method in methods.split(", ")
+    }
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("| "))]
 

@@ -9,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresfl.errors import DataError, UsageError
+from dresfl.errors import DataError, HeadroomAlarm, UsageError
 from dresfl.field import Domain, PublicStream
 from dresfl.quantize import (
     Quantizer,
     gradient_reals,
     stepped_integers,
     stochastic_round,
+    update_integers,
     weight_integers,
     weight_reals,
 )
@@ -159,3 +160,27 @@ def test_stochastic_round_is_unbiased_with_bernoulli_variance(value):
     # of (X − z)², X − ⌊z⌋ ~ Bernoulli(f): mean f(1 − f), variance f(1 − f)(1 − 2f)²
     spread = math.sqrt(variance * (1 - 2 * f) ** 2 / count)
     assert abs(float(((got - value) ** 2).mean()) - variance) < 5 * spread + 1e-9
+
+
+@given(
+    bits=st.integers(0, 24),
+    limit=st.sampled_from((0.25, 1.0, 3.7)),
+    part=st.floats(-1, 1),
+    noise=st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+def test_updates_are_rounded_within_their_limit(bits, limit, part, noise):
+    value = torch.tensor([limit * part], dtype=torch.float64)
+    found = int(update_integers(value, bits, limit, torch.tensor([noise], dtype=torch.float64)))
+    exact = Fraction(float(value)) * 2**bits
+    assert found in (math.floor(exact), math.floor(exact) + 1)
+    assert (found > exact) == (noise < exact - math.floor(exact))
+    assert abs(found) <= math.ceil(limit * 2**bits)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_updates_beyond_their_limit_are_refused(sign):
+    half = torch.full((2,), 0.5)
+    with pytest.raises(HeadroomAlarm, match=r"exceeds the limit of 1"):
+        update_integers(torch.tensor([0.0, 1.001 * sign]), 4, 1.0, half)
+    with pytest.raises(DataError, match="NaN"):
+        update_integers(torch.tensor([0.0, math.nan]), 4, 1.0, half)

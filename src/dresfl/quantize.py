@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dresfl.errors import DataError, UsageError
+from dresfl.errors import DataError, HeadroomAlarm, UsageError
 from dresfl.kernels import stepped_integers as fused_stepped_integers
 
 
@@ -83,3 +83,23 @@ def stochastic_round(values: Tensor, noise: Tensor) -> Tensor:
     """
     down = values.floor()
     return down + (noise < values - down)
+
+
+def update_integers(values: Tensor, fraction_bits: int, limit: float, noise: Tensor) -> Tensor:
+    """Q(2^bits · x) of a client's real update, int64, for sums of bounded integers; noise uniform in (0, 1).
+
+    HeadroomAlarm if an |x| exceeds the limit: so a sum of N updates never leaves N · 2^bits · limit.
+
+    >>> update_integers(torch.tensor([0.5, -1.0]), 4, 1.0, torch.tensor([0.5, 0.5])).tolist()
+    [8, -16]
+    """
+    reals = values.to(torch.float64)
+    if not bool(reals.isfinite().all()):
+        raise DataError("the update holds NaN or infinite values", "the training diverged: lower the learning rate")
+    largest = float(reals.abs().max()) if reals.numel() else 0.0
+    if largest > limit:
+        raise HeadroomAlarm(
+            f"a value of {largest:.4g} exceeds the limit of {limit:g}: the sum could overflow",
+            "clip the update, or agree on a larger limit",
+        )
+    return stochastic_round(reals * 2.0**fraction_bits, noise.to(torch.float64)).to(torch.int64)

@@ -22,6 +22,7 @@ from dresfl.baselines import (
     outputs,
     row_losses,
     shares,
+    torch_weights,
 )
 from dresfl.field import PublicStream
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool, mlp
@@ -68,7 +69,7 @@ def answers(asked, answering, seed=1):
 
 
 def start(asked, seed=3):
-    return initial_state(asked, PublicStream(seed))
+    return initial_state(asked, torch_weights(asked.network, PublicStream(seed)))
 
 
 def close(found, expected):
@@ -364,6 +365,19 @@ def test_blocks_are_the_rounds_one_by_one(monkeypatch, method, optimizer, fixed_
     assert torch.equal(given.weights, start(asked).weights)  # the state it was given stays as it was
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_as_many_slots_as_clients_answer_together_suffice(monkeypatch, method):
+    monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
+    asked = posed(method)
+    played = [turn for turn in turns(asked) if len(turn.clients) <= 2]
+    assert any(len(turn.clients) == 1 for turn in played)
+    training = BaselineTraining(asked, start(asked), *training_set(DENSE), fixed_shapes=True, most_answers=2)
+    training.play(played)
+    expected = tensors(one_by_one(asked, played))
+    for name, value in tensors(training.state).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("loss", baselines.LOSSES)
@@ -371,7 +385,7 @@ def test_blocks_are_the_rounds_one_by_one(monkeypatch, method, optimizer, fixed_
 def test_a_round_never_looks_at_its_values(method, loss, optimizer, network):
     """Tensors without values suffice: nothing waits for the device, no shape depends on data, so it can be captured."""
     asked = problem(method, network, loss, optimizer)
-    state = initial_state(asked, PublicStream(0), "meta", torch.float32)
+    state = initial_state(asked, torch_weights(asked.network, PublicStream(0)), "meta", torch.float32)
     inputs, targets = (values.float().to("meta") for values in data(network))
     who, counted = torch.arange(CLIENTS, device="meta"), torch.zeros(CLIENTS, device="meta")
     after = advance(asked, state, torch.zeros(3, device="meta"), Answers(inputs, targets, who, counted))
@@ -397,7 +411,7 @@ def test_a_captured_round_is_the_round(monkeypatch, method, optimizer, network):
     """In float64, so that only the order of sums differs."""
     monkeypatch.setattr("dresfl.baselines.blocks.BLOCK_ROUNDS", 3)
     asked = posed(method, optimizer, network)
-    state = initial_state(asked, PublicStream(3), "cuda")
+    state = initial_state(asked, torch_weights(asked.network, PublicStream(3)), "cuda")
     training = BaselineTraining(asked, state, *training_set(network))
     played = turns(asked)
     training.play(played[:4])

@@ -1,9 +1,10 @@
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
 
-from dresfl.data import DataSet, Split
+from dresfl.data import DataSet, Origin, Split
 from dresfl.errors import DataError
 
 
@@ -80,3 +81,15 @@ def test_a_split_is_of_one_shape_and_one_class_count():
         Split(train=whole, test=make())
     with pytest.raises(DataError, match="in 4"):
         Split(train=whole, test=make(images(), num_classes=4))
+
+
+def test_digests_are_of_the_loaded_arrays_and_survive_what_is_made_of_them():
+    part = make()
+    split = Split(train=part, test=part)
+    assert split.origin.data["train_inputs"] == hashlib.sha256(part.inputs.tobytes()).hexdigest()
+    assert split.origin.data["test_labels"] == hashlib.sha256(part.labels.tobytes()).hexdigest()
+    assert split.origin.extractor is None
+    turned = DataSet(np.asfortranarray(part.inputs), part.labels, part.num_classes, part.name)
+    assert turned.sha256 == part.sha256
+    made = Split(train=part, test=part, made_from=Origin({"train_inputs": "00"}, "11"))
+    assert made.origin.to_dict() == {"data_sha256": {"train_inputs": "00"}, "extractor_sha256": "11"}

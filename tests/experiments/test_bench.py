@@ -16,10 +16,11 @@ from dresfl.cli import main
 from dresfl.coding import CodeParameters
 from dresfl.errors import UsageError
 from dresfl.experiments import bench
-from dresfl.experiments.bench import liars, peers, products, stages, timing
+from dresfl.experiments.bench import liars, peers, products, scale, stages, timing
 from dresfl.experiments.bench.growth import STAGES, Sweep
 from dresfl.experiments.bench.run import machine
 from dresfl.experiments.bench.stages import Setting
+from dresfl.kernels.threads import torch_threads
 
 SMALL = Setting(layers=(6, 4, 3), code=CodeParameters(num_clients=6, batch_size=4), rows_per_client=3)
 NINE = replace(SMALL, code=CodeParameters(num_clients=9, batch_size=4))
@@ -32,6 +33,7 @@ TINY = bench.Settings(
         Sweep("clients", (5, 6), SMALL),
         Sweep("shards", (1, 2), NINE),
         Sweep("colluders", (1, 2), NINE),
+        Sweep("shards and colluders", (1, 2), replace(SMALL, code=CodeParameters(num_clients=13, batch_size=4))),
         Sweep("width", (2, 4), SMALL),
         Sweep("batch", (2, 4), SMALL),
     ),
@@ -72,7 +74,8 @@ def test_a_run_has_every_key(results: dict[str, Any]) -> None:
     assert all(positive(results["round"][k]) for k in ("seconds", "ratio_to_limit"))
     assert set(results["stages"]) == {"encode", "decode", "lift", "decode_and_lift", "masks"}
     assert all(positive(s["gb_per_s"]) and positive(s["ratio_to_copy"]) for s in results["stages"].values())
-    assert set(results["growth"]) == {"clients", "shards", "colluders", "width", "batch"}
+    sizes = {"clients", "shards", "colluders", "shards and colluders", "width", "batch"}
+    assert set(results["growth"]) == sizes
     for fitted in results["growth"].values():
         assert all(math.isfinite(fitted[stage]) for stage in STAGES)
         assert all(positive(s) for points in fitted["points"].values() for s in points.values())
@@ -316,3 +319,31 @@ def test_cuda_without_a_gpu_is_refused(dresfl: Run, monkeypatch: pytest.MonkeyPa
     assert code == 2
     assert "error: torch finds no CUDA GPU here" in err
     assert "hint: use --device cpu" in err
+
+
+# -- many clients --------------------------------------------------------------------------------------------------
+
+
+def test_rounds_of_many_clients_are_compared_with_those_of_few() -> None:
+    with torch_threads(1):
+        few, many = scale.rounds((6, 4, 3), (5, 40), batch=4, seconds=0.0)
+    assert (few["clients"], few["answers"], few["ratio_to_5"]) == (5, 5, 1.0)
+    assert (many["clients"], many["answers"]) == (40, 5)
+    assert positive(many["ratio_to_5"])
+
+
+def test_hidden_rounds_of_many_clients_are_compared_with_those_of_few() -> None:
+    with torch_threads(1):
+        few, many = scale.hidden_rounds((6, 4, 3), (5, 300), batch=4, seconds=0.0)
+    assert (few["clients"], many["clients"], few["ratio_to_5"]) == (5, 300, 1.0)
+    assert positive(many["ratio_to_5"])
+
+
+def test_both_ways_to_the_coefficients_are_measured_and_give_the_same() -> None:
+    setting = replace(SMALL, code=CodeParameters(13, 2, 2, batch_size=4), rows_per_client=4)
+    ways, again = (scale._coefficients(setting.session("cpu")) for _ in range(2))
+    assert torch.equal(ways["logarithms"](), again["products"]())  # type: ignore[arg-type]
+    with torch_threads(1):
+        (found,) = scale.codes((6, 4, 3), 13, (2,), batch=4, seconds=0.0)
+    assert (found["shards"], found["colluders"], found["answers"]) == (2, 2, 13)
+    assert all(positive(found[key]) for key in ("seconds", "logarithms_seconds", "products_seconds"))

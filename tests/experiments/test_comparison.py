@@ -5,7 +5,7 @@ import torch
 
 from dresfl import baselines
 from dresfl.data import flat_inputs
-from dresfl.experiments.comparison import Curve, Draws, compare, plot_curves, run_baseline
+from dresfl.experiments.comparison import BaselineSettings, Curve, Draws, compare, plot_curves, run_baseline
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.training import train
@@ -37,12 +37,12 @@ def test_a_baseline_is_repeatable_and_learns(method, loss):
         "evaluate_every=25",
         "dropout.rate=0.2",
     )
-    curve = run_baseline(prepared(*easy), method, lambda *line: seen.append(line), loss=loss)
+    curve = run_baseline(prepared(*easy), method, lambda *line: seen.append(line), BaselineSettings(loss))
     assert curve.rounds == [25, 50, 60]
     assert [number for number, _ in seen] == list(range(1, 61))
     assert [seen[i][1] for i in (0, 23, 24, 49, 59)] == [0.0, 0.0, *curve.accuracies]
     assert curve.final == curve.accuracies[-1] > 0.4
-    again = run_baseline(prepared(*easy), method, silent, loss=loss)
+    again = run_baseline(prepared(*easy), method, silent, BaselineSettings(loss))
     assert (again.accuracies, again.weights_sha256) == (curve.accuracies, curve.weights_sha256)
 
 
@@ -62,7 +62,7 @@ def test_a_run_is_its_rounds_one_by_one(monkeypatch, method):
     parts = [torch.cat(parts)] if central else parts
     sizes = [len(rows) for rows in parts]
     problem = baselines.Problem(network, method, "cross-entropy", config.optimizer, len(parts))
-    state = baselines.initial_state(problem, PublicStream(config.seed))
+    state = baselines.initial_state(problem, baselines.torch_weights(network, PublicStream(config.seed)))
     generator = torch.Generator().manual_seed(config.seed)
     inputs, labels = flat_inputs(run.split.train).double(), torch.from_numpy(run.split.train.labels)
     counts = []
@@ -84,7 +84,7 @@ def test_a_run_is_its_rounds_one_by_one(monkeypatch, method):
     assert curve.mean_survivors == sum(counts) / 30
     assert curve.skipped_rounds == counts.count(0)
     draws = Draws(run, method)
-    start = baselines.initial_state(problem, PublicStream(0))
+    start = baselines.initial_state(problem, baselines.torch_weights(network, PublicStream(0)))
     training = baselines.BaselineTraining(problem, start, inputs.float(), labels)
     training.play(draws.turns(range(config.rounds)))
     assert torch.equal(training.state.weights, state.weights)

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from commands import Run, refused
+from dresfl.data import load
 from dresfl.deploy.toml import to_toml
 from dresfl.errors import CheckpointError, DresError, UsageError
 from dresfl.experiments import reproduce as paper
 from dresfl.experiments.config import load_config
+from dresfl.experiments.published import METHOD_LABELS
 from dresfl.experiments.reproduce import cells as cells_module
 from dresfl.experiments.reproduce import figures, runner
 from dresfl.experiments.reproduce.matrix import NEEDED, feasible_draws, infeasible_draw
@@ -75,10 +77,11 @@ def test_every_recipe_is_the_papers_setting(dataset: str, method: str):
     assert config.data.dataset == dataset
     assert (federation.num_clients, federation.num_shards, federation.max_colluders) == (20, 1, 1)
     assert (federation.batch_size, config.data.partition, config.dropout.model) == (64, "label-sorted", "paper")
-    assert config.evaluate_every == max(1, config.rounds // 70)
+    heads = method == "dresfl-paper" and config.features.extractor  # their evaluations take long
+    assert config.evaluate_every == (250 if heads else max(1, config.rounds // 70))
     images = isinstance(config.model.layers[0], Conv2d)
     network = Network(config.model.layers, (28, 28, 1) if images else (64,), config.model.input_bits)
-    assert network.gradient_degree + 1 == NEEDED
+    assert network.gradient_degree + 1 == (3 if method == "dresfl-linear" else NEEDED)
 
 
 def test_the_papers_recipe_is_as_the_paper_says():
@@ -132,11 +135,13 @@ def test_each_run_leaves_a_record_with_everything(done: Path):
     for name, record in records.items():
         assert (record.header["train_rows"], record.header["test_rows"]) == (1437, 360)
         assert record.header["commit"]
+        assert record.header["data_sha256"] == load("digits").origin.data
+        assert record.header["extractor_sha256"] is None
         assert [line["round"] for line in record.evaluations] == [1, 2, 3, 4]
         assert record.result["test_accuracy"] == record.evaluations[-1]["test_accuracy"]
         assert record.config.rounds == record.header["rounds"] == 4
         ours = "dresfl" in name
-        assert record.header["engine"] == ("coded" if ours else "real")
+        assert record.header["engine"] == ("direct" if "hidden" in name else "coded" if ours else "real")
         assert (record.result["decoded_share"] is not None) == ours
         assert len(record.result["weights_sha256"]) == 64
     infeasible = next(record for record in records.values() if not record.feasible)
@@ -221,7 +226,8 @@ def test_workers_run_what_can_be_run(done: Path, tmp_path: Path, monkeypatch: py
     good = paper.matrix(["digits"], ["scaffold", "dresfl"], seeds=2, rounds=4)
     wide = dataclasses.replace(good[0].config.federation, num_clients=2000)  # more clients than rows
     bad = dataclasses.replace(good[0], seed=2, config=dataclasses.replace(good[0].config, federation=wide))
-    absurd = dataclasses.replace(good[0], seed=3, config=None)  # type: ignore[arg-type]
+    without = dataclasses.replace(good[0].config, optimizer=None)  # type: ignore[arg-type]
+    absurd = dataclasses.replace(good[0], seed=3, config=without)
     monkeypatch.setattr(runner, "_work", die_once)
     monkeypatch.setenv("DRESFL_TEST_MARK", str(tmp_path / "mark"))
     watch = Quiet()
@@ -275,6 +281,16 @@ def test_a_mean_over_different_settings_is_refused(done: Path):
         paper.table([*records, other])
 
 
+def test_a_mean_over_different_data_is_refused_and_records_without_digests_are_read(done: Path):
+    records = paper.read_records(done)
+    header = records[0].header
+    older = {key: value for key, value in header.items() if key not in ("data_sha256", "extractor_sha256")}
+    other = {**header, "seed": 8, "data_sha256": {**header["data_sha256"], "test_labels": "0"}}
+    paper.table([*records, dataclasses.replace(records[0], header={**older, "seed": 7})])
+    with pytest.raises(DresError, match=r"different settings \(data_sha256\)"):
+        paper.table([*records, dataclasses.replace(records[0], header=other)])
+
+
 # -- tables and figures ----------------------------------------------------------------------------------------
 
 
@@ -307,7 +323,8 @@ def test_the_papers_figure_stands_beside_ours(done: Path):
     assert paper.table(records)["emnist"]["dresfl"]["paper"] == {"mean": 78.04, "sd": 0.29}
     assert "not the official split" in paper.table(records)["emnist"]["dresfl"]["note"]
     rows = list(csv.DictReader(paper.spreadsheet(records).splitlines()))
-    assert [row["paper_mean"] for row in rows] == ["71.5", "77.09", "77.09", "55.15", "78.04", "78.04", "82.45"]
+    theirs = ["71.5", "77.09", "77.09", "55.15", "78.04", "78.04", "82.45"]
+    assert [row["paper_mean"] for row in rows] == [*theirs, *[""] * 6]
 
 
 def test_the_page_tells_engines_draws_and_decoded_rounds(done: Path):
@@ -315,7 +332,8 @@ def test_the_page_tells_engines_draws_and_decoded_rounds(done: Path):
     page = paper.markdown(records)
     assert "An infeasible draw" in page
     assert "Passed over as infeasible: none" in page
-    assert "| digits | DReS-FL, the paper's recipe; DReS-FL, our recipe | 2 | 4 | coded |" in page
+    linear = METHOD_LABELS["dresfl-linear"]
+    assert f"| digits | DReS-FL, the paper's recipe; DReS-FL, our recipe; {linear} | 2 | 4 | coded |" in page
     mixed = [
         dataclasses.replace(record, header={**record.header, "engine": "direct", "passed_over": [7]})
         if record.seed == 1 and record.method == "dresfl"
@@ -332,7 +350,7 @@ def test_figures_are_drawn_from_records_alone_and_the_same_again(done: Path, tmp
     records = paper.read_records(done)
     records += posing_as(records, "mnist") + posing_as(records, "emnist")
     for name in ("figure3", "figure4"):
-        svg, png = figures.draw(name, records, tmp_path)
+        svg, png, *_ = figures.draw(name, records, tmp_path)
         assert png.read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in svg.read_text()
     first = svg.read_text()
@@ -363,7 +381,7 @@ def test_table1_from_the_command_line(dresfl: Run, tmp_path: Path):
     assert found == json.loads((tmp_path / "out" / "table1.json").read_text())
     assert {method: entry["seeds"] for method, entry in found["digits"].items()} == {"fedavg": 2, "dresfl": 2}
     assert "digits/dresfl/seed-1" in result.stderr
-    assert "[5/5] 100 % of all rounds" in result.stderr
+    assert "[4/4] 100 % of all rounds" in result.stderr
     for name in ("table1.md", "table1.csv"):
         (tmp_path / "out" / name).unlink()
     again = dresfl("reproduce", "table1", "--render-only", "--out", "out", cwd=tmp_path)
@@ -426,3 +444,19 @@ def test_usage_of_the_functions():
         paper.recipe("imagenet", "dresfl")
     with pytest.raises(UsageError, match="jobs"):
         paper.run_matrix([], data=None, out=Path(), watch=Quiet(), jobs=0)
+
+
+def test_of_one_seed_the_page_says_how_far_the_curve_still_rises(done: Path):
+    one = next(record for record in paper.read_records(done) if record.method == "dresfl" and record.seed == 0)
+    lines = [{"round": number, "test_accuracy": number / 100} for number in range(1, 13)]
+    run = dataclasses.replace(one, header={**one.header, "rounds": 12}, evaluations=lines)
+    page = paper.markdown([run])
+    assert "| digits | DReS-FL, our recipe | 12 |" in page.partition("still rise?")[2]
+    assert "| +2.00 | +2.00 |" in page
+    assert "one seed" in page
+    digest = load("digits").origin.data["train_inputs"]
+    assert f"| digits | {digest[:16]} |" in page.partition("## Data")[2]
+    assert paper.table([run])["digits"]["dresfl"]["sd"] is None
+    assert "still rise?" not in paper.markdown(paper.read_records(done))
+    (row,) = csv.DictReader(paper.spreadsheet([run]).splitlines())
+    assert row["sd"] == ""

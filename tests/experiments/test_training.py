@@ -12,10 +12,11 @@ import sys
 import pytest
 import torch
 
+from dresfl.data import load
 from dresfl.errors import CheckpointError, DataError, DresError, UsageError
 from dresfl.experiments.config import load_config
 from dresfl.experiments.prepare import Prepared, prepare
-from dresfl.experiments.training import train
+from dresfl.experiments.training import read_origin, train
 from dresfl.protocol import Training
 from dresfl.protocol import round as protocol_round
 from dresfl.storage import run_folder
@@ -39,6 +40,7 @@ FILES = {
     "checkpoint.safetensors",
     "checkpoint-before.safetensors",
     "config.toml",
+    "data.json",
     "metrics.jsonl",
     "model.safetensors",
     "summary.json",
@@ -91,6 +93,24 @@ def test_a_run_leaves_its_files_and_tells_the_truth(unbroken, expected):
     residue = len(field.moduli) * field.residue_bytes
     assert summary["bytes_shared"] == prepared.split.train.num_rows * (64 + 10) * residue * 4
     assert summary["bytes_uploaded"] == sum(answering) * (24 + 650 * residue)
+
+
+def test_a_run_says_what_it_was_made_from_and_goes_on_with_that_alone(tmp_path, unbroken):
+    digits = load("digits")
+    origin = read_origin(unbroken)
+    assert origin == {"data_sha256": dict(digits.origin.data), "extractor_sha256": None}
+    out = copy_run(unbroken, tmp_path / "run", "config.toml", "data.json")
+    other = {**origin, "data_sha256": {**origin["data_sha256"], "train_labels": "0" * 64}}
+    (out / "data.json").write_text(json.dumps(other))
+    with pytest.raises(CheckpointError, match=r"began with other data \(data_sha256\)"):
+        train(small(), out=out, resume=True)
+    (out / "data.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"cannot read .*data\.json"):
+        train(small(), out=out, resume=True)
+    (out / "data.json").unlink()  # as an older version left it
+    assert read_origin(out) == {}
+    train(small(), out=out, resume=True)
+    assert read_origin(out) == origin
 
 
 @pytest.mark.parametrize("change", ["engine=direct", "threads=2"])
@@ -182,9 +202,9 @@ def test_a_crash_at_any_disk_access_is_survived(tmp_path, monkeypatch):
         train(small(*settings), out=tmp_path / "unbroken")
         steps = count()
     wanted = outcome(tmp_path / "unbroken")
-    # config, three checkpoints with the metrics before each, model, summary: three accesses a file; and two checkpoints
-    # that stay as the one before
-    assert steps == 3 + 3 * (1 + 3) + 2 + 3 + 3
+    # config, data digests, three checkpoints with the metrics before each, model, summary: three accesses a file; and
+    # two checkpoints that stay as the one before
+    assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 3
     for step in range(1, steps + 1):
         out = tmp_path / str(step)
         with monkeypatch.context() as patched:

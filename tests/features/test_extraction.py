@@ -97,6 +97,18 @@ def test_weights_drawn_at_random_are_the_same_each_time(own, split):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_features_say_what_they_were_made_from(own, split, tmp_path):
+    made = extract_features(split, own("drawn"), None, "cpu").origin
+    assert made.data == split.origin.data
+    again = extract_features(split, Features(own("drawn").extractor, image_size=0, power=0.5), None, "cpu").origin
+    assert again == made  # settings are in the record's configuration; the weights are the same
+    (tmp_path / "own.py").write_text(MEANS.replace("2.0", "3.0"))
+    assert extract_features(split, own("means"), None, "cpu").origin.extractor not in (None, made.extractor)
+    moved = extract_features(split, Features(center=0.5), None, "cpu").origin
+    assert (moved.data, moved.extractor) == (split.origin.data, None)
+    assert extract_features(split, Features(), None, "cpu").origin == split.origin
+
+
 def test_features_are_extracted_once(own, split, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DRESFL_CACHE", raising=False)
     data = tmp_path / "data"

@@ -1,5 +1,7 @@
 """VGG19's stack against one written out by hand, with small random weights under a checkpoint's names."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from dresfl.errors import DataError
+from dresfl.features import Features, check_weights, official
+from dresfl.features.extractor import load_extractor
 from dresfl.features.vgg import VGG19, load_vgg19
 
 # Configuration E of the paper, with torchvision's numbers: a width, or M for max pooling.
@@ -132,3 +136,18 @@ def test_another_network_is_refused():
     with pytest.raises(DataError, match=r"features\.5: wanted weights") as caught:
         VGG19({**tiny_weights(), "features.5.weight": torch.zeros(3, 9, 3, 3)})
     assert "vgg19_bn" in caught.value.hint
+
+
+def test_a_checkpoint_is_told_by_its_checksum(tmp_path, monkeypatch):
+    assert [one.verdict for one in check_weights(tmp_path)] == ["missing"]
+    path = tmp_path / "vgg19-features.pth"
+    torch.save(tiny_weights(), path)
+    (found,) = check_weights(tmp_path)
+    assert found.verdict == "other file"
+    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    settings = Features(extractor="vgg19", image_size=32)
+    assert load_extractor(settings, tmp_path, "cpu").weights_sha256 in found.note
+    monkeypatch.setattr(official, "_TORCHVISION", found.sha256)
+    assert [one.verdict for one in check_weights(tmp_path)] == ["official"]
+    path.write_bytes(b"no checkpoint")
+    assert [one.verdict for one in check_weights(tmp_path)] == ["damaged"]

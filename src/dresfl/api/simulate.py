@@ -21,7 +21,7 @@ from dresfl.optimizers import Optimizer
 from dresfl.protocol import Evaluation, Session, Training, make_local_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
-from dresfl.runtimes.local import Dropouts, Engine, LocalFederation, no_dropouts
+from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
@@ -226,25 +226,33 @@ class Simulation:
     record: Path | None = None  # the folder of transcripts
     recorded: tuple[str, ...] = ()  # the participants that have one
     blinded: bool = False  # answers are blinded as between real participants
+    ranks: Ranks | None = None  # the processes that share the run; rank 0 alone evaluates and writes. None: this one
 
     def __post_init__(self) -> None:
+        if self.ranks is not None and (self.record is not None or self.blinded):
+            raise UsageError("several ranks neither record nor blind answers", "start the run without torchrun")
         if self.record is not None and self.engine != "coded":
             raise UsageError("engine direct has no messages that could be recorded", 'use engine = "coded"')
         if self.blinded and self.engine != "coded":
             raise UsageError("engine direct has no answers that could be blinded", 'use engine = "coded"')
 
     def run(self, watch: Watcher = lambda progress, record, answers: None) -> Run:
-        """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round."""
+        """Run to the end, from the folder's checkpoint if there is one. `watch` is called after every round.
+
+        On ranks other than 0 the counters of what is returned begin at the checkpoint, and nothing is evaluated.
+        """
         network = self.session.network
         training = Training(self.session, self.optimizer, self.rounds)
         recording = None if self.record is None else Recording(self.record, self.recorded, self.session)
-        federation = LocalFederation(
-            self.session, training, self.data, self.dropouts, self.engine, recording, self.blinded
-        )
+        federation = self._federation(training, recording)
+        leads = self.ranks is None or self.ranks.leads
         settings = {"rounds": self.rounds, "optimizer": dataclasses.asdict(self.optimizer)}
         # a simulation that goes back a round plays it again just as it was
-        kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)
-        with RunRecorder(training, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
+        kept = RunFolder(self.folder, settings=settings, use_earlier=True) if self.folder and leads else None
+        accuracy = self.accuracy if leads else None
+        with RunRecorder(training, accuracy=accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
+            if self.ranks is not None:
+                self.ranks.share_training(training)  # as it was at the checkpoint of rank 0
             self._play(federation, recorder, watch)
             if recording is not None:
                 recording.task(training.task())  # the final weights
@@ -260,7 +268,14 @@ class Simulation:
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 
-    def _play(self, federation: LocalFederation, recorder: RunRecorder, watch: Watcher) -> None:
+    def _federation(self, training: Training, recording: Recording | None) -> LocalFederation | ChannelFederation:
+        """The clients, in this process or in this rank's channels."""
+        run = self.session, training, self.data, self.dropouts, self.engine
+        if self.ranks is not None:
+            return ChannelFederation(*run, self.ranks)
+        return LocalFederation(*run, recording, self.blinded)
+
+    def _play(self, federation: LocalFederation | ChannelFederation, recorder: RunRecorder, watch: Watcher) -> None:
         """The training loop."""
         training, progress = federation.training, recorder.progress
         stops = self.evaluate_every, self.checkpoint_every

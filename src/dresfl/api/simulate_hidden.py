@@ -217,7 +217,7 @@ class HiddenSimulation:
             )
             model = None
             if course.weights is not None:
-                bound = 2.0**session.network.input_magnitude
+                bound = max(1.0, 2.0**session.network.input_magnitude)
                 model = StoredModel(session.network, course.weights, self.shift, bound, self.classes)
             recorder.finish(summary, model)
         return recorder.history, summary, model

@@ -1,7 +1,7 @@
 """A baseline's rounds in blocks: on a GPU one captured graph a round, on a CPU round by round.
 
 The host draws who answers and which rows they take; a block's draws go to the device at once. A graph has fixed shapes,
-so there every client holds a slot in every round, and the absent ones count 0.
+so there as many clients as ever answer together hold a slot in every round, and the absent ones count 0.
 """
 
 import dataclasses
@@ -35,17 +35,25 @@ class BaselineTraining:
     """A baseline's state on its device, and the training set it is taken through.
 
     inputs (m,F) in any floating type and labels (m,) are moved to the state's device; rows become the state's type
-    when they are gathered. `fixed_shapes`: give every client a slot, as a graph needs it.
+    when they are gathered. `fixed_shapes`: as a graph needs it, every round has equally many slots. most_answers: how
+    many clients answer a round at most, and so the number of slots; 0: all.
     """
 
     def __init__(
-        self, problem: Problem, state: State, inputs: Tensor, labels: Tensor, fixed_shapes: bool | None = None
+        self,
+        problem: Problem,
+        state: State,
+        inputs: Tensor,
+        labels: Tensor,
+        fixed_shapes: bool | None = None,
+        most_answers: int = 0,
     ) -> None:
         device, dtype = state.weights.device, state.weights.dtype
         self._fixed_shapes = state.weights.is_cuda if fixed_shapes is None else fixed_shapes
         self._problem, self._state = problem, _copied(state) if self._fixed_shapes else state
         self._inputs, self._labels = inputs.to(device), labels.to(device)
         self._one_hot = torch.eye(problem.network.num_classes, dtype=dtype, device=device)
+        self._num_slots = most_answers or problem.num_clients
         self._graph: torch.cuda.CUDAGraph | None = None
         self._slots: _Slots | None = None
 
@@ -77,9 +85,9 @@ class BaselineTraining:
     # -- fixed shapes ----------------------------------------------------------------------------------------------
 
     def _play_block(self, turns: Sequence[Turn]) -> None:
-        num_slots, batch = self._problem.num_clients, turns[0].rows.shape[1]
         if self._slots is None:
-            self._slots = _Slots(num_slots, batch, self._problem.optimizer.num_factors, self._state.weights)
+            batch = turns[0].rows.shape[1]
+            self._slots = _Slots(self._num_slots, batch, self._problem.optimizer.num_factors, self._state.weights)
             if self._state.weights.is_cuda:
                 self._graph = self._capture(self._slots)
         self._fill(self._slots, turns)
@@ -91,19 +99,20 @@ class BaselineTraining:
         self._state = dataclasses.replace(self._state, steps=self._state.steps + len(turns))
 
     def _fill(self, slots: "_Slots", turns: Sequence[Turn]) -> None:
-        """Send a block's draws to the device; the absent clients come after the answering ones."""
+        """Send a block's draws to the device; the first absent clients come after the answering ones."""
         count, num_slots, batch = len(turns), slots.clients.shape[1], slots.rows.shape[2]
+        num_clients = self._problem.num_clients
         optimizer, steps = self._problem.optimizer, self._state.steps
         who = torch.tensor([(place, i) for place, turn in enumerate(turns) for i in turn.clients])  # (answers,2)
         slot = torch.tensor([i for turn in turns for i in range(len(turn.clients))])
         taken = who[:, 0] * num_slots + slot
-        order = torch.arange(num_slots, 2 * num_slots).repeat(count, 1)
-        order.view(-1)[who[:, 0] * num_slots + who[:, 1]] = slot
+        order = torch.arange(num_clients, 2 * num_clients).repeat(count, 1)
+        order.view(-1)[who[:, 0] * num_clients + who[:, 1]] = slot
         counted = self._real([0.0]).repeat(count * num_slots)
         counted[taken] = self._real([share for turn in turns for share in turn.shares])
         rows = torch.zeros((count * num_slots, batch), dtype=torch.int64)
         rows[taken] = torch.cat([turn.rows for turn in turns])
-        slots.clients[:count].copy_(order.argsort(1))
+        slots.clients[:count].copy_(order.argsort(1)[:, :num_slots])
         slots.shares[:count].copy_(counted.view(count, num_slots))
         slots.rows[:count].copy_(rows.view(count, num_slots, batch))
         factors = [optimizer.factors(turn.rate, steps + 1 + place) for place, turn in enumerate(turns)]

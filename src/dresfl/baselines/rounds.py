@@ -60,15 +60,18 @@ class Answers:
     shares: Tensor  # (S,) what each gradient counts, from `shares`
 
 
-def initial_state(
-    problem: Problem, stream: PublicStream, device: str = "cpu", dtype: torch.dtype = torch.float64
-) -> State:
-    """Weights and biases uniform in ±1/sqrt(fan-in), as torch initialises its layers; all else zero."""
+def torch_weights(network: Network, stream: PublicStream) -> Tensor:
+    """(P,) float64: weights and biases uniform in ±1/sqrt(fan-in), as torch initialises its layers."""
     parts = [
         (stream.uniform(Domain.BASELINE, index, (p.fan[0] + 1) * p.fan[1]) * 2 - 1) / math.sqrt(p.fan[0])
-        for index, p in enumerate(problem.network.parameters)
+        for index, p in enumerate(network.parameters)
     ]
-    weights = torch.cat(parts).to(device, dtype)
+    return torch.cat(parts)
+
+
+def initial_state(problem: Problem, start: Tensor, device: str = "cpu", dtype: torch.dtype = torch.float64) -> State:
+    """The state before the first round, from the weights `start` (P,); all else zero."""
+    weights = start.to(device, dtype)
     moments = problem.optimizer.initial_state(len(weights))
     del moments["steps"]
     clients, size = (problem.num_clients, len(weights)) if problem.method == "scaffold" else (0, 0)

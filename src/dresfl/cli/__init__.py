@@ -6,6 +6,7 @@ Commands import what they need inside themselves: torch takes seconds, and most 
 """
 
 import errno
+import os
 import select
 import sys
 from typing import Any, cast
@@ -56,7 +57,9 @@ def _run() -> int:
 
 def _complain(message: str, hint: str) -> None:
     if message and not _stderr_is_stuck():
-        print(f"error: {message}", file=sys.stderr)
+        ranks, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
+        who = f"rank {rank}: " if rank and ranks not in ("", "1") else ""  # torchrun starts several of us
+        print(f"error: {who}{message}", file=sys.stderr)
         if hint:
             print(f"hint: {hint}", file=sys.stderr)
 

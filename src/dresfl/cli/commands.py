@@ -1,6 +1,8 @@
 """The commands, nothing else: parse options, call the library, print."""
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import audit, display, flower, hidden_plan, identity, local_prices, network, reproduce
+from . import advice, audit, data, display, flower, hidden_plan, identity, local_prices, network, reproduce
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -34,16 +36,23 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    several = os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and context.invoked_subcommand != "train":
+        raise UsageError(
+            f"torchrun started several processes, and each would do all of `{context.invoked_subcommand}`",
+            "only `dresfl train` can be shared between them; start the others without torchrun",
+        )
 
 
 @app.command(
     "plan",
     epilog="Examples: `dresfl plan --clients 20 --layers 784,64,64,10 --json`; "
+    '`dresfl plan --clients 20 --layers 784,64,64,10 --goal "dropouts=8,colluders=2" --plot trade-off.png`; '
     "`dresfl plan --clients 20 --layers 784,10 --local-steps 4`",
 )
 def plan_command(
@@ -61,19 +70,25 @@ def plan_command(
     mode: Annotated[str, typer.Option(help="open, or hidden: nobody sees a weight before the final model.")] = "open",
     rounds: Annotated[int, typer.Option(help="Hidden mode: rounds of the run.")] = 0,
     rtt: Annotated[
-        list[float] | None, typer.Option(metavar="MS", help="Hidden mode: milliseconds of a round trip; several times.")
+        list[float] | None, typer.Option(metavar="MS", help="Milliseconds of a round trip; several times.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Of [optimizer], or in the hidden mode of [hidden]."),
     ] = None,
+    goal: Annotated[
+        str, typer.Option(metavar="dropouts=D,colluders=T", help="List the settings of both modes that reach this.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option(help="With --goal: draw the trade-off of D, T and K to a file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a setting before anybody shares a row: threshold, field, sizes, warnings, and what the mode protects.
 
     Exit code 2 if the clients are too few, with the nearest settings that work. In the hidden mode --model may be an
-    agreement.toml, whose [hidden], [optimizer] and rounds then count.
+    agreement.toml, whose [hidden], [optimizer] and rounds then count. With --goal: which settings bear so many missing
+    and colluding clients, best first, with the seconds a round on this machine (measuring takes some seconds).
     """
+    from dresfl.api.advice import depths
     from dresfl.api.plan import plan
     from dresfl.coding import CodeParameters
     from dresfl.experiments.config import parse_model
@@ -86,6 +101,20 @@ def plan_command(
         network = parse_model(model, input_bits=input_bits, weight_bits=weight_bits)
     else:
         network = mlp(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits)
+    if goal:
+        if (shards, colluders, liars, local_steps) != (1, 1, 0, 1) or settings or len(rtt or ()) > 1:
+            raise UsageError(
+                "--goal takes no --shards, --colluders, --liars, --local-steps, --set or second --rtt",
+                'the goal says them: --goal "dropouts=8,colluders=2,liars=1"',
+            )
+        advice.print_advice(
+            depths(_sizes(layers), input_bits=input_bits, weight_bits=weight_bits) if layers else [network], goal,
+            num_clients=clients, batch_size=batch, rows=rows, rounds=rounds or 1000,
+            round_trip=(rtt or [20.0])[0] / 1000, plot=plot, as_json=as_json,
+        )  # fmt: skip
+        return
+    if plot is not None:
+        raise UsageError("--plot draws what --goal found", 'give both: --goal "dropouts=8,colluders=2" --plot FILE')
     if mode == "hidden":
         refuse_local_steps(CodeParameters(clients, local_steps=local_steps))
         sizes = {
@@ -144,7 +173,8 @@ def _sizes(text: str) -> tuple[int, ...]:
 @app.command(
     "train",
     epilog="Examples: `dresfl train digits`; "
-    "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop.",
+    "`dresfl train mnist --data ~/data --set rounds=3000 --out runs/mnist`; add `--resume` to go on after a stop; "
+    "`torchrun --nproc-per-node 2 -m dresfl train mnist --data ~/data` shares the run between two processes.",
 )
 def train_command(
     source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help=f"One of {', '.join(preset_names())}.")],
@@ -161,11 +191,18 @@ def train_command(
     blinded: Annotated[
         bool, typer.Option("--blinded", help="Blind answers as real participants do: same weights, slower.")
     ] = False,
+    backend: Annotated[
+        str, typer.Option(help="Under torchrun, how ranks talk: gloo or nccl; default nccl if each has its own GPU.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train a network over simulated clients; write config, metrics, summary and model to a folder."""
+    """Train a network over simulated clients; write config, metrics, summary and model to a folder.
+
+    Under torchrun several processes share the run, each with some of its residue channels. Rank 0 writes the folder.
+    """
     from dresfl.experiments.config import load_config
     from dresfl.experiments.training import train
+    from dresfl.runtimes.local import ranks
 
     display.keep_freed_memory()
     chosen = [f'{key}="{value}"' for key, value in (("engine", engine), ("device", device)) if value]
@@ -173,18 +210,19 @@ def train_command(
     if out is None and Path(config.name).name != config.name:
         raise UsageError(f"the name {config.name!r} is no folder name", "give --out, or a name without / in it")
     folder = out or Path("runs") / config.name
-    with display.RoundBar() as bar:
-        watch = _watcher(bar, config)
-        summary = train(
-            config,
-            folder=data,
-            out=folder,
-            resume=resume,
-            watch=watch,
-            note=display.note,
-            recorded=record or (),
-            blinded=blinded,
-        )
+    options: dict[str, Any] = {"folder": data, "out": folder, "resume": resume}
+    options |= {"recorded": record or (), "blinded": blinded}
+    if backend and not ranks.launched():
+        raise UsageError("--backend is for several ranks, and this is no rank", "start it with torchrun")
+    with contextlib.ExitStack() as stack:
+        joined = stack.enter_context(ranks.join(config.device, backend)) if ranks.launched() else None
+        if joined is not None and not joined.leads:
+            train(config, **options, ranks=joined)
+            return
+        if joined is not None:
+            display.note(f"note: {joined.size} ranks share the run's residue channels, over {joined.backend}")
+        watch = _watcher(stack.enter_context(display.RoundBar()), config)
+        summary = train(config, **options, watch=watch, note=display.note, ranks=joined)
     display.print_pairs(f"{config.name}: {folder}", summary if as_json else _readable(summary), as_json)
     _check_outcome(summary)
 
@@ -386,6 +424,7 @@ def predict_command(
 
 
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(data.app, name="data")
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
 app.command("storage-key", epilog="Example: `dresfl storage-key /etc/dresfl/storage.key`")(identity.storage_key)
 app.add_typer(identity.ca, name="ca")

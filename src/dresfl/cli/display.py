@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
@@ -63,6 +63,20 @@ class RoundBar(contextlib.AbstractContextManager["RoundBar"]):
             self._bars.remove_task(self._tasks.pop(run))
 
 
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while the block runs; in a log one line. Yields a function that says what is done now."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        note(text)
+        yield lambda _: None
+        return
+    with console.status(text) as spinner:
+        yield lambda now: spinner.update(f"{text}: {now}")
+
+
 def status(accuracy: float | None, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
     """The moving part of a progress line."""
     text = f"accuracy {percent(accuracy, 1):>7}"
@@ -109,12 +123,9 @@ def _text(value: Any) -> str:
 
 def bytes_text(count: int) -> str:
     """A byte count for people: 1.5 MB."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    from dresfl.experiments.bench.page import bytes_text as text
+
+    return text(count)
 
 
 def note(text: str) -> None:

@@ -20,9 +20,10 @@ from torch import Tensor
 from dresfl.errors import InfeasiblePlan, TooFewAnswers, UsageError
 from dresfl.field import Elements, ModularArithmetic, ResidueSystem
 
+from .logarithms import LARGEST_GRID, grid_factors
 from .parameters import CodeParameters
 
-_CACHED_DECODERS = 1024
+_CACHED_DECODERS = 128  # some hundred kilobytes each in the largest codes
 
 
 def recovery_threshold(degree: int, num_shards: int, max_colluders: int) -> int:
@@ -87,7 +88,7 @@ class LagrangeCode(Generic[Elements]):
         """β_{K+1}..β_{K+T}, where the masks sit."""
         return tuple(range(self.num_shards + 1, self.num_shards + self.max_colluders + 1))
 
-    @property
+    @cached_property
     def client_points(self) -> tuple[int, ...]:
         """α_1..α_N, where the clients evaluate: disjoint from every β."""
         first = self.num_shards + self.max_colluders + 1
@@ -137,13 +138,13 @@ class LagrangeCode(Generic[Elements]):
         return self._apply(self.sum_decoder(survivors).reshape(len(self.field.moduli), 1, -1), answers)[:, 0]
 
     def sum_decoder(self, survivors: Sequence[int]) -> Elements:
-        """(M,R): the coefficients that `decode_sum` gives the answers of R survivors."""
-        return self.field.sum(self.decoding_matrix(survivors), 1)  # (M,K,R) -> (M,R)
+        """(M,R): the coefficients that `decode_sum` gives the answers of R survivors. Cached by its survivors."""
+        coefficients: Elements = _sum_decoder(self, tuple(survivors))
+        return coefficients
 
     def sum_decoders(self, survivors: Tensor) -> Elements:
         """(M,S,R): `sum_decoder` of S sets of R survivors (S,R) at once, for drivers that prepare many rounds."""
-        points = torch.tensor(self.client_points)[survivors]
-        return self.field.sum(lagrange_matrices(self.field, points, self.data_points), 2)  # (M,S,K,R) -> (M,S,R)
+        return lagrange_sums(self.field, survivors + self.client_points[0], self.data_points)
 
     def _check(self, num_answers: int, survivors: Sequence[int]) -> None:
         if len(survivors) < self.recovery_threshold:
@@ -175,19 +176,44 @@ def lagrange_matrices(field: ModularArithmetic[Elements], nodes: Tensor, targets
 
     Barycentric form: entry (t,j) = Π_i (z_t − x_i) / [(z_t − x_j) · Π_{i≠j} (x_j − x_i)].
     """
-    num_moduli, (sets, count) = len(field.moduli), nodes.shape
+    scaled, weights = _factors(field, nodes, targets)
+    return field.mul(scaled, weights.reshape(*weights.shape[:2], 1, -1))
+
+
+def lagrange_sums(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]) -> Elements:
+    """(M,S,nodes): the entries of `lagrange_matrices`, summed over the targets."""
+    scaled, weights = _factors(field, nodes, targets)
+    return field.mul(field.sum(scaled, 2), weights)
+
+
+def _factors(field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]) -> tuple[Elements, Elements]:
+    """Π_i (z_t − x_i) / (z_t − x_j) as (M,S,targets,nodes), and 1 / Π_{i≠j} (x_j − x_i) as (M,S,nodes)."""
+    num_moduli, sets = len(field.moduli), nodes.shape[0]
+    low, high = min(int(nodes.min()), *targets), max(int(nodes.max()), *targets)
+    if isinstance(field, ResidueSystem) and 0 <= low <= high < min(LARGEST_GRID, *field.moduli):
+        found = grid_factors(field.moduli, nodes.numpy(), targets)
+        at_targets, weights, inverses = (
+            cast("Elements", field.from_canonical(part)) for part in (found.at_targets, found.weights, found.inverses)
+        )
+    else:
+        at_targets, weights, inverses = product_factors(field, nodes, targets)
+    return field.mul(inverses, at_targets.reshape(num_moduli, sets, -1, 1)), weights
+
+
+def product_factors(
+    field: ModularArithmetic[Elements], nodes: Tensor, targets: Sequence[int]
+) -> tuple[Elements, Elements, Elements]:
+    """What `grid_factors` gives, as plain products in any field: R² of them, and inverses of all differences."""
     distances = torch.tensor(list(targets)).view(1, -1, 1) - nodes.unsqueeze(1)  # (S,targets,nodes), never 0
-    gaps = nodes.unsqueeze(2) - nodes.unsqueeze(1) + torch.eye(count, dtype=torch.int64)  # 1 on the diagonal
+    gaps = nodes.unsqueeze(2) - nodes.unsqueeze(1) + torch.eye(nodes.shape[1], dtype=torch.int64)  # 1 on the diagonal
 
     def products(integers: Tensor) -> Elements:
         product = field.embed(integers[..., 0])
-        for place in range(1, count):
+        for place in range(1, integers.shape[-1]):
             product = field.mul(product, field.embed(integers[..., place]))
         return product  # (M,S,rows)
 
-    numerators = products(distances).reshape(num_moduli, sets, -1, 1)
-    denominators = field.mul(field.embed(distances), products(gaps).reshape(num_moduli, sets, 1, -1))
-    return field.mul(numerators, field.inverse(denominators))
+    return products(distances), field.inverse(products(gaps)), field.inverse(field.embed(distances))
 
 
 @lru_cache(maxsize=16)  # many sessions of one process may have the same code
@@ -197,4 +223,10 @@ def _encoding_matrix(code: LagrangeCode[Elements]) -> Elements:
 
 @lru_cache(maxsize=_CACHED_DECODERS)
 def _decoding_matrix(code: LagrangeCode[Elements], survivors: tuple[int, ...]) -> Elements:
-    return lagrange_matrix(code.field, [code.client_points[j] for j in survivors], code.data_points)
+    first = code.client_points[0]
+    return lagrange_matrix(code.field, [first + j for j in survivors], code.data_points)
+
+
+@lru_cache(maxsize=_CACHED_DECODERS)
+def _sum_decoder(code: LagrangeCode[Elements], survivors: tuple[int, ...]) -> Elements:
+    return code.sum_decoders(torch.tensor([survivors]))[:, 0]

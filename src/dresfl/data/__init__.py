@@ -4,8 +4,9 @@ Nothing here downloads, and nothing is trusted: files are parsed with their leng
 spent on them, and no pickle gets to name code of its own choosing.
 """
 
-from .dataset import DataSet, Split
+from .dataset import DataSet, Origin, Split
+from .official import Finding, check_folder, verdict_of
 from .partition import Partition, partition
 from .pieces import map_rows
 from .rows import flat_inputs, integer_rows, integer_type
-from .sources import Source, data_set_label, image_source, load, sources
+from .sources import Published, Source, data_set_label, image_source, load, sources

@@ -3,7 +3,11 @@
 Axis letters: B rows, F features; an image is (H, W, C), height, width and channels last.
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +16,23 @@ from dresfl.errors import DataError
 
 Inputs = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True)
+class Origin:
+    """What a run's rows were made from, as SHA-256 digests: its record keeps them for whoever repeats the run."""
+
+    data: Mapping[str, str]  # of train_inputs, train_labels, test_inputs, test_labels, as `load` gives them
+    extractor: str | None = None  # of the weights of the network that made features of them
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of a record.
+
+        >>> sorted(Origin({"train_inputs": "00"}).to_dict()) == ["data_sha256", "extractor_sha256"]
+        True
+        """
+        return {"data_sha256": dict(self.data), "extractor_sha256": self.extractor}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +78,29 @@ class DataSet:
         """
         return self.inputs.shape[1:]
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest input value.
+
+        >>> DataSet(np.array([[1, -2]], np.float32), np.array([0]), 1, "row").extremes == (-2, 1)
+        True
+        """
+        return float(self.inputs.min()), float(self.inputs.max())
+
+    @cached_property
+    def sha256(self) -> dict[str, str]:
+        """The digests of both arrays: the bytes of the float32 inputs and of the int64 labels, in C order.
+
+        >>> zeros = DataSet(np.zeros((5, 2), np.float32), np.zeros(5, np.int64), 1, "zeros")
+        >>> zeros.sha256["inputs"] == zeros.sha256["labels"] == hashlib.sha256(bytes(40)).hexdigest()
+        True
+        """
+        arrays = {"inputs": (self.inputs, "<f4"), "labels": (self.labels, "<i8")}
+        return {
+            name: hashlib.sha256(np.ascontiguousarray(array, form).data).hexdigest()
+            for name, (array, form) in arrays.items()
+        }
+
     def _check_form(self) -> None:
         if self.inputs.dtype != np.float32 or self.inputs.ndim not in (2, 4):
             raise DataError(
@@ -82,7 +126,7 @@ class DataSet:
 
     def _check_inputs(self) -> None:
         # The extremes tell all and need no mask as large as the data: NaN and inf both reach one of them.
-        low, high = self.inputs.min(), self.inputs.max()
+        low, high = self.extremes
         if not (np.isfinite(low) and np.isfinite(high)):
             row = self._first_row(~np.isfinite(self.inputs))
             raise DataError(
@@ -122,6 +166,15 @@ class Split:
 
     train: DataSet
     test: DataSet
+    made_from: Origin | None = None  # None: this is what was loaded, and nothing was made of it
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The digests of what was loaded, also where these are features made from it."""
+        if self.made_from is not None:
+            return self.made_from
+        parts = {"train": self.train, "test": self.test}
+        return Origin({f"{part}_{name}": value for part, data in parts.items() for name, value in data.sha256.items()})
 
     def __post_init__(self) -> None:
         train = (self.train.input_shape, self.train.num_classes)

@@ -53,6 +53,13 @@ def idx_pair(prefix: str) -> tuple[str, str]:
     return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
 
 
+def idx_content(path: Path) -> bytes:
+    """The bytes of an IDX file, unpacked: what its authors' checksums are of."""
+    num_axes = 3 if "idx3" in path.name else 1
+    values = read_idx(path, num_axes)
+    return bytes([0, 0, 8, num_axes]) + struct.pack(f">{num_axes}I", *values.shape) + values.tobytes()
+
+
 def read_images(
     paths: Sequence[Path], *, transposed: bool = False
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

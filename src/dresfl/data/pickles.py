@@ -121,6 +121,18 @@ def read_cifar(paths: Sequence[Path], *, label_key: str) -> tuple[npt.NDArray[np
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels  # (B,3072) -> (B,C,H,W) -> (B,H,W,C)
 
 
+def binary_rows(path: Path, label_key: str, *, coarse: Sequence[int] = ()) -> bytes:
+    """A batch as the file of CIFAR's binary version: for each row its label and its pixels, a byte each.
+
+    `coarse`: CIFAR-100's class of each fine class, which the binary version has before the label.
+    """
+    pixels, labels = read_batch(path, label_key)
+    if labels.min() < 0 or labels.max() >= (len(coarse) or 256):
+        raise damaged(path, f"its labels reach from {labels.min()} to {labels.max()}")
+    before = [np.array(coarse, np.uint8)[labels]] if coarse else []
+    return np.column_stack([*before, labels.astype(np.uint8), pixels]).tobytes()
+
+
 def _check_program(program: bytes) -> None:
     """ValueError if it has an instruction no batch needs, a length beyond its end, or a far memo slot."""
     argument: Any

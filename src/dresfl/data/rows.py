@@ -18,7 +18,7 @@ def flat_inputs(data: DataSet) -> Tensor:
 
 def integer_type(data: DataSet, quantizer: Quantizer) -> torch.dtype:
     """The narrower of int16 and int32 that holds the integers of all inputs."""
-    low, high = quantizer.integers(torch.stack(flat_inputs(data).aminmax())).tolist()
+    low, high = quantizer.integers(torch.tensor(data.extremes, dtype=torch.float32)).tolist()
     return torch.int16 if low >= -(2**15) and high < 2**15 else torch.int32
 
 

@@ -3,8 +3,8 @@
 import importlib
 import os
 import pkgutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -24,18 +24,41 @@ Parse = Callable[[Sequence[Path]], tuple[Pixels, Labels]]
 
 @final
 @dataclass(frozen=True)
+class Published:
+    """What is published of one official file. The length of a digest says which it is: MD5, SHA-1 or SHA-256."""
+
+    file: tuple[str, ...] = ()  # digests of the file, in each form in which it is given out
+    content: tuple[str, ...] = ()  # digests of what `Source.content` reads out of it, however it is packed
+    size: int = 0  # bytes of that content; 0: not known
+
+
+@final
+@dataclass(frozen=True)
 class Source:
     """A data set that `load` knows. A file of the folder `sets` defines it, under the name SOURCE."""
 
     name: str
     label: str  # what tables and figures call it
     load: Callable[[Path | None], Split]  # from the user's data folder
+    files: Mapping[str, Published] = field(default_factory=dict)  # below the data folder
+    content: Callable[[Path], bytes] | None = None  # a file's values in a form that has published checksums
 
 
 def image_source(
-    name: str, label: str, *, num_classes: int, train: tuple[str, ...], test: tuple[str, ...], parse: Parse
+    name: str,
+    label: str,
+    *,
+    num_classes: int,
+    train: tuple[str, ...],
+    test: tuple[str, ...],
+    parse: Parse,
+    published: Sequence[Published] = (),
+    content: Callable[[Path], bytes] | None = None,
 ) -> Source:
-    """The source of a data set of 8-bit images: its files below the data folder, and what parses them."""
+    """The source of a data set of 8-bit images: its files below the data folder, and what parses them.
+
+    `published`: of the files of `train`, then of `test`.
+    """
 
     def read(paths: Sequence[Path]) -> DataSet:
         pixels, labels = parse(paths)
@@ -53,7 +76,9 @@ def image_source(
         train_paths, test_paths = ([find(folder, file) for file in files] for files in (train, test))
         return Split(train=read(train_paths), test=read(test_paths))
 
-    return Source(name, label, split)
+    files = (*train, *test)
+    known = published or (Published(),) * len(files)
+    return Source(name, label, split, dict(zip(files, known, strict=True)), content)
 
 
 def sources() -> dict[str, Source]:

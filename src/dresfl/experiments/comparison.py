@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -16,17 +16,31 @@ from torch import Tensor
 
 from dresfl import baselines
 from dresfl.baselines import BLOCK_ROUNDS, Loss, Method
-from dresfl.data import flat_inputs
+from dresfl.data import DataSet, flat_inputs
 from dresfl.field import PublicStream
 from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
+from dresfl.quantize import weight_reals
 from dresfl.storage.run_folder import read_metrics
 
 from .config import RunConfig
 from .prepare import Prepared, prepare
 from .published import METHOD_LABELS
 
+PERTURBATION = 1e-9  # how far a perturbed run's first weights lie from those of its twin, at most
 _EVALUATED_AT_A_TIME = 2048
+
+
+@final
+@dataclass(frozen=True)
+class BaselineSettings:
+    """What a baseline has beside the settings of a run.
+
+    start: the first weights. "torch": as torch initialises its layers. "dresfl": those that DReS-FL starts from.
+    """
+
+    loss: Loss = "cross-entropy"
+    start: Literal["torch", "dresfl"] = "torch"
 
 
 @final
@@ -38,6 +52,7 @@ class Curve:
     mean_survivors: float = 0.0  # answering clients a round
     skipped_rounds: int = 0  # nobody answered
     weights_sha256: str = ""
+    precision: str = ""  # "float32" or "float64", of a baseline
 
     @property
     def rounds(self) -> list[int]:
@@ -56,22 +71,52 @@ class Curve:
         return float(self.evaluations[-1]["seconds"])
 
 
+@final
+class RealRows:
+    """A data set's rows on a device, for baselines: moved there once, for all runs that use the same split."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[DataSet, str, Tensor, Tensor]] = {}
+
+    def on(self, part: str, data: DataSet, device: str) -> tuple[Tensor, Tensor]:
+        """Inputs (m,F) and labels (m,) of "train" or "test"."""
+        kept = self._kept.get(part)
+        if kept is None or kept[0] is not data or kept[1] != device:
+            self._kept.pop(part, None)  # first: both may not fit
+            kept = data, device, flat_inputs(data).to(device), torch.from_numpy(data.labels).to(device)
+            self._kept[part] = kept
+        return kept[2:]
+
+    def release(self) -> None:
+        """Forget all rows: somebody else needs the memory."""
+        self._kept.clear()
+
+
 def run_baseline(
-    prepared: Prepared, method: Method, watch: Callable[[int, float], None], *, loss: Loss = "cross-entropy"
+    prepared: Prepared,
+    method: Method,
+    watch: Callable[[int, float], None],
+    settings: BaselineSettings | None = None,
+    *,
+    perturbation: int = 0,
+    rows: RealRows | None = None,
 ) -> Curve:
     """Train the ReLU network that the run's network is compared with.
 
-    Sizes, data, rounds, batch size, optimiser and dropouts are the run's. float64 on a CPU, float32 on a GPU. `watch`
-    gets each round's number and the latest accuracy.
+    Sizes, data, rounds, batch size, optimiser and dropouts are the run's. float64 on a CPU, float32 on a GPU; SCAFFOLD
+    is chaotic, so it gets float64 there too. `watch` gets each round's number and the latest accuracy. perturbation:
+    above 0, the first weights are moved by up to 1e-9, each number another way. rows: keeps rows on the device.
     """
+    settings, rows = settings or BaselineSettings(), rows or RealRows()
     config, device, draws = prepared.config, prepared.config.device, Draws(prepared, method)
-    dtype = torch.float32 if device == "cuda" else torch.float64
+    dtype = torch.float32 if device == "cuda" and method != "scaffold" else torch.float64
     network = prepared.session.network
-    problem = baselines.Problem(network, method, loss, config.optimizer, draws.num_clients)
-    state = baselines.initial_state(problem, PublicStream(config.seed), device, dtype)
+    problem = baselines.Problem(network, method, settings.loss, config.optimizer, draws.num_clients)
+    state = baselines.initial_state(problem, _first_weights(prepared, settings, perturbation), device, dtype)
     train, test = prepared.split.train, prepared.split.test
-    training = baselines.BaselineTraining(problem, state, flat_inputs(train), torch.from_numpy(train.labels))
-    test_inputs, test_labels = flat_inputs(test).to(device), torch.from_numpy(test.labels).to(device)
+    most = draws.most_answers() if device == "cuda" else 0
+    training = baselines.BaselineTraining(problem, state, *rows.on("train", train, device), most_answers=most)
+    test_inputs, test_labels = rows.on("test", test, device)
 
     def accuracy() -> float:
         right = torch.zeros((), dtype=torch.int64, device=device)
@@ -94,7 +139,20 @@ def run_baseline(
             evaluations.append({"round": done, "test_accuracy": latest, "seconds": time.monotonic() - started})
         watch(done, latest)
     digest = hashlib.sha256(training.state.weights.cpu().numpy().tobytes()).hexdigest()
-    return Curve(evaluations, draws.answers / config.rounds, draws.skipped, digest)
+    precision = str(dtype).removeprefix("torch.")
+    return Curve(evaluations, draws.answers / config.rounds, draws.skipped, digest, precision)
+
+
+def _first_weights(prepared: Prepared, settings: BaselineSettings, perturbation: int) -> Tensor:
+    network, stream = prepared.session.network, PublicStream(prepared.config.seed)
+    if settings.start == "dresfl":
+        weights = weight_reals(network.initial_weights(stream), network.weight_scales)
+    else:
+        weights = baselines.torch_weights(network, stream)
+    if perturbation:
+        generator = torch.Generator().manual_seed(perturbation)
+        weights += PERTURBATION * (2 * torch.rand(len(weights), dtype=torch.float64, generator=generator) - 1)
+    return weights
 
 
 @final
@@ -114,6 +172,12 @@ class Draws:
     def num_clients(self) -> int:
         """Those of the method: one that has all rows if it is centralised."""
         return len(self._sizes)
+
+    def most_answers(self) -> int:
+        """How many clients answer together at most in the whole run."""
+        if self._method == "centralised":
+            return 1
+        return max(1, *map(len, self._dropouts.answering_in(range(self._config.rounds))))
 
     def turns(self, rounds: range) -> list[baselines.Turn]:
         """The next rounds, without those that nobody answers; each round is to be drawn once, in order."""
@@ -147,10 +211,11 @@ def compare(config: RunConfig, out: Path, watch: Callable[[str, int, float], Non
     curves = {"DReS-FL": Curve([line for line in read_metrics(out) if "test_accuracy" in line])}
     prepared = prepare(config, None)
     methods: tuple[Method, ...] = ("fedavg", "centralised")
+    settings = BaselineSettings(loss="squared")
     with torch_threads(config.threads):
         for method in methods:
             label = METHOD_LABELS[method]
-            curves[label] = run_baseline(prepared, method, functools.partial(watch, label), loss="squared")
+            curves[label] = run_baseline(prepared, method, functools.partial(watch, label), settings)
     plot_curves(curves, out / "curves.png", f"{config.name}: {config.federation.num_clients} clients")
     return curves
 

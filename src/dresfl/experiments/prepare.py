@@ -1,25 +1,30 @@
 """From a configuration and a data set to a session, integer rows and dropouts: what every method starts from."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from dresfl.api.simulate import check_device
 from dresfl.api.simulate_hidden import hidden_session
-from dresfl.data import DataSet, Split, flat_inputs, integer_rows, integer_type, load, partition
+from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partition
 from dresfl.errors import DataError
 from dresfl.features import extract_features
+from dresfl.federation.agreement import Mode
 from dresfl.model import Network
 from dresfl.protocol import Evaluation, Session, make_local_plan
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
 from .config import RunConfig
+
+Rows = npt.NDArray[np.int64]
+ClientData = list[tuple[Tensor, Tensor]]
 
 
 @final
@@ -29,16 +34,20 @@ class Prepared:
 
     config: RunConfig
     split: Split
-    parts: list[np.ndarray]  # each client's rows of the training set
+    parts: list[Rows]  # each client's rows of the training set
     quantizer: Quantizer
     session: Session
     dropouts: Dropouts
+    kept: dict[Quantizer, ClientData] = field(default_factory=dict)  # the integer rows, for runs with the same parts
 
-    def client_data(self) -> list[tuple[Tensor, Tensor]]:
+    def client_data(self) -> ClientData:
         """Each client's integer inputs (m,F), int16 if they fit and else int32, and one-hot targets (m,C)."""
-        train = self.split.train
-        dtype = integer_type(train, self.quantizer)
-        return [integer_rows(train, self.quantizer, rows, dtype) for rows in self.parts]
+        if self.quantizer not in self.kept:
+            self.kept.clear()  # of another quantizer: features of many images take gigabytes
+            train = self.split.train
+            dtype = integer_type(train, self.quantizer)
+            self.kept[self.quantizer] = [integer_rows(train, self.quantizer, rows, dtype) for rows in self.parts]
+        return self.kept[self.quantizer]
 
     def accuracy(self, weights: Tensor) -> float:
         """The share of the test set that the integer weights classify right, computed where the weights are."""
@@ -49,20 +58,41 @@ class Prepared:
         return Evaluation(self.session.network, self.quantizer, self.split.test)
 
 
-def prepare(config: RunConfig, folder: Path | None) -> Prepared:
-    """Read the data (images, or features if the configuration asks for them), spread it, derive the session."""
+def load_split(config: RunConfig, folder: Path | None, shared: Path | None = None) -> Split:
+    """Read the data: images, or features if the configuration asks for them. `shared`: see `extract_features`."""
     check_device(config.device)
     images = load(config.data.dataset, folder)
-    split = extract_features(images, config.features, folder, config.device)
+    return extract_features(images, config.features, folder, config.device, shared)
+
+
+def prepare(
+    config: RunConfig, folder: Path | None, *, split: Split | None = None, held_out: Rows | None = None
+) -> Prepared:
+    """Read the data, spread it over the clients, derive the session.
+
+    split: the data, if it was read before, by `load_split`. held_out: training rows that no client gets; the run is
+    then measured on them, and the test set is left alone.
+    """
+    check_device(config.device)
+    split = load_split(config, folder) if split is None else split
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
-    parts = partition(
-        split.train.labels,
+    train = split.train
+    given = np.arange(train.num_rows)
+    if held_out is not None:
+        given = np.delete(given, held_out)
+        measured = DataSet(
+            train.inputs[held_out], train.labels[held_out], train.num_classes, train.name, transformed=True
+        )
+        split = Split(train, measured, made_from=split.origin)
+    dealt = partition(
+        train.labels[given],
         config.federation.num_clients,
         config.data.partition,
         alpha=config.data.alpha,
         seed=config.seed,
     )
+    parts = [given[rows] for rows in dealt]
     client_rows = tuple(len(rows) for rows in parts)
     if config.mode == "hidden":
         code, settings, optimizer = config.federation, config.hidden, config.optimizer
@@ -84,14 +114,14 @@ def prepare(config: RunConfig, folder: Path | None) -> Prepared:
 def build_network(config: RunConfig, data: DataSet) -> Network:
     """The network for a data set: images stay images if the first layer wants them, else rows are flat."""
     flat = config.model.layers[0].flat_input
-    low, high = (float(bound) for bound in flat_inputs(data).aminmax())
+    low, high = data.extremes
     largest = max(high + config.model.shift, -low - config.model.shift)
     network = Network(
         layers=config.model.layers,
         input_shape=(math.prod(data.input_shape),) if flat else data.input_shape,
         input_bits=config.model.input_bits,
         weight_bits=config.model.weight_bits,
-        input_magnitude=max(0.0, math.log2(largest)) if largest > 0 else 0.0,
+        input_magnitude=_magnitude(largest, config.mode),
     )
     if network.num_classes != data.num_classes:
         raise DataError(
@@ -99,6 +129,12 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
             f"give the last dense layer units = {data.num_classes}",
         )
     return network
+
+
+def _magnitude(largest: float, mode: Mode) -> float:
+    """log2 of the largest |input|; in the open mode at least 0. In the hidden mode small inputs allow larger rates."""
+    magnitude = math.log2(largest) if largest > 0 else 0.0
+    return magnitude if mode == "hidden" else max(0.0, magnitude)
 
 
 def _dropouts(config: RunConfig) -> Dropouts:

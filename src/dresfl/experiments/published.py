@@ -6,7 +6,10 @@ This module is cheap to import: `dresfl reproduce --help` lists the names.
 from importlib import resources
 from typing import Final, Literal, get_args
 
-Method = Literal["fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "dresfl-paper", "dresfl", "centralised"]
+Method = Literal[
+    "fedavg", "fedavg-is", "fedavg-is-unbiased", "scaffold", "dresfl-paper", "dresfl", "centralised",
+    "like-fedavg", "like-fedavg-is", "like-scaffold", "like-centralised", "dresfl-linear", "dresfl-hidden",
+]  # fmt: skip
 
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 METHOD_LABELS: Final[dict[str, str]] = {
@@ -17,7 +20,15 @@ METHOD_LABELS: Final[dict[str, str]] = {
     "dresfl-paper": "DReS-FL, the paper's recipe",
     "dresfl": "DReS-FL, our recipe",
     "centralised": "centralised",
+    "like-fedavg": "FedAvg, like for like",
+    "like-fedavg-is": "FedAvg-IS, like for like",
+    "like-scaffold": "SCAFFOLD, like for like",
+    "like-centralised": "centralised, like for like",
+    "dresfl-linear": "DReS-FL, one layer (L = 0)",
+    "dresfl-hidden": "DReS-FL, hidden mode",
 }
+LIKE: Final = "like-"
+"""Begins the names of baselines with the network, features, optimiser and rounds of `dresfl`: with ReLU, in reals."""
 
 TABLE_DATASETS: Final = ("mnist", "fashion", "emnist", "cifar10", "cifar100", "svhn")
 
@@ -34,9 +45,9 @@ _SAME_ROW: Final = {"dresfl-paper": "dresfl", "fedavg-is-unbiased": "fedavg-is"}
 PAPER: Final[dict[tuple[str, str], tuple[float, float]]] = {
     (dataset, method): _ROWS[_SAME_ROW.get(method, method)][column]
     for column, dataset in enumerate(TABLE_DATASETS)
-    for method in METHODS
+    for method in (*_ROWS, *_SAME_ROW)
 }
-"""PAPER[dataset, method]: mean and standard deviation."""
+"""PAPER[dataset, method]: mean and standard deviation, of the methods that the paper has."""
 
 ROWS: Final[dict[str, tuple[int, int]]] = {
     "mnist": (60_000, 10_000),

@@ -4,5 +4,6 @@ Everything here is public and per sample: an extractor that all clients hold, th
 No client needs another's rows for any of it, so it leaks nothing and changes nothing in the protocol.
 """
 
+from .official import check_weights
 from .settings import Features
-from .split import extract_features
+from .split import cache_folder, extract_features

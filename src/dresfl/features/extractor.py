@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -26,6 +27,7 @@ class Extractor:
     mirror: bool
     device: str
     digest: str  # of everything that decides the features, except the images and the precision
+    weights_sha256: str  # of its tensors alone
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images (B,H,W,C) in [0, 1], on the device -> features (B,F). Gray ones are repeated to three channels."""
@@ -79,16 +81,38 @@ def load_extractor(settings: Features, folder: Path | None, device: str) -> Extr
         file, _, function = settings.extractor.rpartition(":")
         module = _made_by(Path(file), function)
         digest.update(hashlib.sha256(Path(file).read_bytes()).digest() + function.encode())
-    for name, value in sorted(module.state_dict().items()):
-        if isinstance(value, Tensor):
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        else:
-            digest.update(f"{name} {value!r}\n".encode())
+    for part in _tensors(module):
+        digest.update(part)
+    weights = weights_sha256(module)
     module = module.eval().requires_grad_(False).to(device)
     if isinstance(module, VGG19) and device != "cpu":
         module.use(torch.float16)
-    return Extractor(settings.extractor, module, settings.image_size, settings.mirror, device, digest.hexdigest())
+    return Extractor(
+        settings.extractor,
+        module,
+        settings.image_size,
+        settings.mirror,
+        device,
+        digest.hexdigest(),
+        weights,
+    )
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """The digest of a module's tensors: of each, in order of their names, a line that describes it, then its bytes."""
+    digest = hashlib.sha256()
+    for part in _tensors(module):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _tensors(module: nn.Module) -> Iterator[bytes | memoryview]:
+    for name, value in sorted(module.state_dict().items()):
+        if isinstance(value, Tensor):
+            yield f"{name} {value.dtype} {tuple(value.shape)}\n".encode()
+            yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        else:
+            yield f"{name} {value!r}\n".encode()
 
 
 def _made_by(path: Path, function: str) -> nn.Module:

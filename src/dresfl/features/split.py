@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dresfl.data import DataSet, Split, map_rows
+from dresfl.data import DataSet, Origin, Split, map_rows
 from dresfl.errors import DataError
 from dresfl.files import write_atomic
 
@@ -26,13 +26,16 @@ from .transforms import transformed
 _AT_A_TIME = {"cuda": 256, "cpu": 32}
 
 
-def extract_features(split: Split, settings: Features, folder: Path | None, device: str) -> Split:
+def extract_features(
+    split: Split, settings: Features, folder: Path | None, device: str, shared: Path | None = None
+) -> Split:
     """The split with its images replaced by features, float32 (B,F); run by whoever holds images.
 
     Without an extractor the transforms keep the inputs' shape: images stay images.
 
     Extracted features are kept in the folder that the environment variable DRESFL_CACHE names, or in `features`
-    below the data folder; without either they are extracted every time.
+    below the data folder; without either they are extracted every time. shared: a folder for the transformed rows of an
+    extractor. They are then mapped from there, so that processes that give the same folder have one copy in memory.
     """
     if settings.plain:
         return split
@@ -42,9 +45,16 @@ def extract_features(split: Split, settings: Features, folder: Path | None, devi
         if extractor is None:
             inputs = _all_transformed(data.inputs.reshape(data.num_rows, -1), settings).reshape(data.inputs.shape)
         else:
-            inputs = _all_transformed(_features(extractor, data, part, _cache_folder(folder)), settings)
+            rows = _features(extractor, data, part, cache_folder(folder))
+            if shared is None:
+                inputs = _all_transformed(rows, settings)
+            else:
+                inputs = _shared_rows(
+                    rows, settings, shared / f"{data.name}-{part}-{_digest(extractor, settings, data)}.npy"
+                )
         parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
-    return Split(*parts)
+    weights = extractor.weights_sha256 if extractor is not None else None
+    return Split(train=parts[0], test=parts[1], made_from=Origin(split.origin.data, weights))
 
 
 def extracted(extractor: Extractor, images: npt.NDArray[np.float32]) -> Iterator[Rows]:
@@ -123,7 +133,7 @@ def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None
         raise DataError(f"{data.name}: {extractor.name} wants images of 1 or 3 channels, not {data.input_shape}")
     if cache is None:
         return np.concatenate(list(extracted(extractor, data.inputs)))
-    images = hashlib.sha256(np.ascontiguousarray(data.inputs).data).hexdigest()
+    images = data.sha256["inputs"]
     digest = hashlib.sha256(f"{extractor.digest} {images} {data.input_shape}".encode()).hexdigest()
     path = cache / f"{data.name}-{part}-{digest[:24]}.npy"
     if not path.exists():
@@ -145,14 +155,35 @@ def _features(extractor: Extractor, data: DataSet, part: str, cache: Path | None
     return read_rows(path, data.num_rows)
 
 
-def _cache_folder(folder: Path | None) -> Path | None:
+def cache_folder(folder: Path | None) -> Path | None:
+    """Where extracted features are kept, for a data folder: see `extract_features`."""
     named = os.environ.get("DRESFL_CACHE")
     return Path(named) if named else folder / "features" if folder is not None else None
 
 
-def _all_transformed(rows: npt.NDArray[np.floating], settings: Features) -> npt.NDArray[np.float32]:
-    """`transformed` piece by piece: memory holds the result and one piece."""
-    out = np.empty(rows.shape, np.float32)
+def _digest(extractor: Extractor, settings: Features, data: DataSet) -> str:
+    """Of everything that decides the transformed rows."""
+    return hashlib.sha256(f"{extractor.digest} {settings} {data.sha256['inputs']}".encode()).hexdigest()[:24]
+
+
+def _shared_rows(rows: Rows, settings: Features, path: Path) -> npt.NDArray[np.float32]:
+    """The transformed rows in a file, made by the first process that asks; mapped, and changes stay this process's."""
+    if not path.exists():
+        with only_one(path):
+            if not path.exists():
+                unfinished = path.with_suffix(".part")
+                out = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=rows.shape)
+                _all_transformed(rows, settings, out)
+                out.flush()
+                os.replace(unfinished, path)
+    return np.lib.format.open_memmap(path, mode="c")
+
+
+def _all_transformed(
+    rows: npt.NDArray[np.floating], settings: Features, out: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """`transformed` piece by piece, into `out` if it is given: memory holds the result and one piece."""
+    out = np.empty(rows.shape, np.float32) if out is None else out
 
     def work(piece: slice) -> None:
         copied = torch.from_numpy(np.array(rows[piece]))  # mapped rows are read-only, which torch warns of

@@ -138,6 +138,22 @@ class PublicStream:
             return rounding_noise(self._key, domain, index, count)
         return self.uniform_of(domain, index, count)[0]
 
+    def word_sums(self, domain: Domain, index: Tensor, terms: int, bits: int, count: int, start: int = 0) -> Tensor:
+        """start + Σ_s x_s[j] (count,) int64, of `terms` integers below 2^bits, bits ≤ 62, in integers that wrap around.
+
+        Limb i of x_s[j], 32 bits, is word (i·terms + s)·count + j of the stream that a tensor (1,) names; of the last
+        limb the low bits count.
+        """
+        if fused_kernels(self.device):
+            from dresfl.kernels.cut_triton import word_sums
+
+            return word_sums(self._key, domain, index, terms, bits, count, start)
+        limbs = -(-bits // 32)
+        words = self.words_of(domain, index, limbs * terms * count).view(limbs, terms, count)
+        words[-1] &= 2 ** (bits - 32 * (limbs - 1)) - 1
+        total = words.sum(1)  # (limbs,count)
+        return (total[0] if limbs == 1 else (total[1] << 32) + total[0]) + start
+
     def uniform_from(self, domain: Domain, index: int, first: int, count: int) -> Tensor:
         """Values first … first + count − 1 of `uniform`; `first` is a multiple of WORDS_PER_BLOCK."""
         at = torch.tensor([index], device=self.device)

@@ -4,14 +4,16 @@ By the Chinese remainder theorem, arithmetic in all channels together is arithme
 `ResidueField` stores residues as float64, `ByteField` as int8; both give the same integers.
 """
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from .packed_residues import PackedResidues, Residues
 from .random import bounded_integers, bounded_sum, check_bits, uniform_elements, uniform_sum
 
 _COLUMNS = 2**12  # coordinates that are decoded at a time
+_MANY_ROWS = 8  # from here on a product is faster than sums row by row, though the rows are copied first
 _MOST_SHIFT = 62  # bits: what is cut off fits a signed 64-bit integer
 
 
@@ -68,6 +71,19 @@ class ResidueSystem(ModularArithmetic[Tensor]):
     def with_public_bound(self, bound: int) -> "ResidueSystem":
         """The same system, told that every |public integer| stays below `bound`: it need not look at them."""
 
+    def part(self, first: int, end: int) -> Self:
+        """Channels first … end − 1 as a system of their own: the same residues. It lifts nothing of the whole.
+
+        >>> from dresfl.field import ResidueField
+        >>> whole = ResidueField((101, 103, 107), num_value_moduli=2)
+        >>> number = torch.tensor([-4900])
+        >>> whole.part(1, 3).embed(number).equal(whole.embed(number)[1:3])
+        True
+        """
+        if not 0 <= first < end <= len(self.moduli):
+            raise FieldError(f"there are no channels {first} to {end - 1} among {len(self.moduli)}")
+        return dataclasses.replace(self, moduli=self.moduli[first:end], num_value_moduli=end - first)
+
     @property
     def value_bound(self) -> int:
         """The largest |x| that `lift` accepts."""
@@ -104,6 +120,11 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         """(M,): p_0⋯p_{i−1}, about."""
         radix = [float(math.prod(self.moduli[:i])) for i in range(len(self.moduli))]
         return torch.tensor(radix, dtype=torch.float64, device=self.device)
+
+    def from_canonical(self, integers: npt.NDArray[np.int64]) -> Tensor:
+        """Integers (M,...), those of each channel in [0, p), as residues of this system."""
+        p = np.array(self.moduli, dtype=np.int64).reshape(-1, *[1] * (integers.ndim - 1))
+        return torch.from_numpy(integers - p * (integers > p // 2)).to(self.device, self.dtype)
 
     # -- integers out of residues ----------------------------------------------------------------------------
 
@@ -196,6 +217,28 @@ class ResidueSystem(ModularArithmetic[Tensor]):
         rest = self.sub(residues, self.embed_wide(low, bits))
         inverse = residues_of(self.moduli, self.device, self.dtype, pow(2, -bits, self.modulus))
         return self.mul(rest, per_channel(inverse, rest)), self._float_radix @ digits
+
+    def cut(self, residues: Tensor, added: Tensor, bits: int, most_bits: int, beyond: Tensor) -> Tensor:
+        """The residues of ⌊(x + added)/2^bits⌋, added (n,) int64 below 2^62: (M,n) -> (M,n).
+
+        beyond (1,) int64: grows by the number of |x| that reach 2^most_bits. Nothing here looks at values.
+        """
+        if fused_kernels(self.device):
+            from dresfl.kernels.cut_triton import cut
+
+            return cut(self.moduli, residues, added, bits, most_bits, beyond)
+        found, sizes = self.floor_shift(self.add(residues, self.embed_wide(added, _MOST_SHIFT)), bits)
+        beyond += ((sizes - added.to(torch.float64)).abs() >= 2.0**most_bits).sum()
+        return found
+
+    def count_above(self, residues: Tensor, limit: int, beyond: Tensor) -> None:
+        """Add to beyond (1,) int64 how many x are above an integer: (M,...)."""
+        if fused_kernels(self.device):
+            from dresfl.kernels.cut_triton import count_above
+
+            count_above(self.moduli, residues.flatten(1), limit, beyond)
+            return
+        beyond += (self.lift_checked(residues)[0] > limit).sum()
 
     def embed_wide(self, values: Tensor, bits: int) -> Tensor:
         """The residues of int64 values |x| < 2^bits, bits ≤ 62."""
@@ -323,7 +366,8 @@ class ResidueSystem(ModularArithmetic[Tensor]):
 
     def combine(self, matrix: Tensor, rows: Sequence[Tensor]) -> Tensor:
         """Σ_j matrix[m,s,j]·rows[j]: (M,S,R), R rows (M,...) -> (M,S,...). What codes do with what they hide."""
-        if matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
+        few = len(rows) < _MANY_ROWS or matrix.shape[1] < len(rows)
+        if few and matrix.dtype == torch.float64 and torch.device(self.device).type == "cpu":
             found = cpu.combine_rows(matrix, rows, self._p, self._inv_p, self._bound)
             if found is not None:
                 return found

@@ -12,7 +12,6 @@ case c_E is zero in that channel: it hides nothing there, and `certificate` does
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,10 +29,7 @@ def codewords(
     """(M,S,N): the values c_E(α_j) of the family's S codewords, as the field's residues. Every client computes them."""
     if len(client_points) != family.num_clients:
         raise UsageError(f"a family for {family.num_clients} clients, but points of {len(client_points)}")
-    values = codeword_values(field.moduli, family.sets, data_points, client_points)
-    p = np.array(field.moduli, dtype=np.int64).reshape(-1, 1, 1)
-    symmetric = (values + p // 2) % p - p // 2
-    return torch.from_numpy(symmetric).to(field.device, field.dtype)
+    return field.from_canonical(codeword_values(field.moduli, family.sets, data_points, client_points))
 
 
 def codeword_values(

@@ -79,6 +79,15 @@ def answers_of(
     return coded_answer(session, round_number, weights, session.code.encode(shards, masks, clients))
 
 
+def direct_sum(session: Session, round_number: int, weights: Tensor, rows: Tensor) -> Tensor:
+    """What the answers of a round decode to, computed on the rows as they are: integers (s·B,K,W) -> (M,P)."""
+    if session.local is None:
+        residues = session.field.embed(rows.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
+        return coded_gradient(session, weights, residues)[:, 0]
+    residues = session.field.embed(rows.swapaxes(0, 1))  # (M,K,s·B,W): each shard takes its own steps
+    return session.field.sum(coded_answer(session, round_number, weights, residues), 1)
+
+
 def encoded_gradient(
     session: Session, weights: Tensor, shards: Tensor, masks: Tensor, clients: Sequence[int]
 ) -> Tensor:
@@ -136,6 +145,14 @@ def decode_answers(field: ResidueSystem, coefficients: Tensor, answers: Sequence
         integers[first:last] = values
         exceeded += beyond
     return integers, exceeded
+
+
+def decode_part(field: ResidueSystem, coefficients: Tensor, answers: Tensor) -> Tensor:
+    """What some of the R clients add to the decoded sum: their coefficients (M,n), their answers (M,n,P) -> (M,P).
+
+    For drivers that know who will be decoded before they compute the answers, and keep none of them.
+    """
+    return field.combine(coefficients.unsqueeze(1), answers.unbind(1))[:, 0]
 
 
 # -- step ------------------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Session:
     local: LocalPlan | None = None  # of several local steps; None: one, which the coordinator takes
     run: bytes = b""  # the run digest of a hidden run: its weights W_0 and its batches follow from it
     device: str = "cpu"  # where the holder of this object computes: no part of the session's identity
+    channels: tuple[int, int] | None = None  # the first and the end of those it computes, of all: no part of it either
 
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
@@ -172,6 +173,12 @@ class Session:
 
     @cached_property
     def field(self) -> ResidueSystem:
+        """What the holder of this object computes in: the session's residue system, or some channels of it."""
+        return self.whole_field if self.channels is None else self.whole_field.part(*self.channels)
+
+    @cached_property
+    def whole_field(self) -> ResidueSystem:
+        """The session's residue system, with all its channels."""
         if self.hidden is not None:
             return self.hidden.field(self.device)
         return choose_field(self.network, self.parameters, self.moduli, self.device, self.local)
@@ -241,7 +248,7 @@ class Session:
             "opening": [self.recovery_threshold, self.parameters.max_liars],  # decide seeds and check values
             "client_rows": self.client_rows,
             "row": [self.network.input_size, self.network.num_classes, self.network.input_bits],
-            "moduli": self.field.moduli,
+            "moduli": self.whole_field.moduli,
             "nonce": self.nonce.hex(),
         }
         if self.hidden is not None:
@@ -370,6 +377,11 @@ class Session:
         """Where each client's rows end among those that batches draw from."""
         return tuple(itertools.accumulate(self._drawn))
 
+    @cached_property
+    def _draw_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For each client, (N,): rows that batches draw from, where they end, and all its rows."""
+        return torch.tensor(self._drawn), torch.tensor(self._ends), torch.tensor(self.client_rows)
+
     def validation_rows(self) -> BatchRows:
         """The coded rows that are held out, dealer by dealer."""
         places = [
@@ -397,11 +409,12 @@ class Session:
         high, low = words[..., 0], words[..., 1]
         scaled = (high * total + (low * total >> 32)) >> 32  # ⌊r·m/2^64⌋
         places = (torch.arange(size) * total + scaled) // size
-        dealers = torch.searchsorted(torch.tensor(self._ends), places, right=True)
-        counts = torch.tensor(self._drawn)[dealers]
-        rows = places - torch.tensor(self._ends)[dealers] + counts
+        drawn, ends, held = self._draw_tables
+        dealers = torch.searchsorted(ends, places, right=True)
+        counts = drawn[dealers]
+        rows = places - ends[dealers] + counts
         whole = counts // shards
-        leftover = torch.tensor([rows // shards for rows in self.client_rows])[dealers] + rows - whole * shards
+        leftover = held[dealers] // shards + rows - whole * shards
         return BatchRows(dealers, torch.where(rows < whole * shards, rows // shards, leftover))
 
 

@@ -116,7 +116,7 @@ class Training:
         coefficients = self.session.code.sum_decoder(survivors)
         decoded = decode_answers(self.session.field, coefficients, [self._answers[j] for j in survivors])
         self._answers, self._check = {}, None  # the step needs memory, too
-        return self._step(*decoded, survivors)
+        return self.take_step(*decoded, survivors)
 
     def skip(self) -> RoundRecord:
         """Close a round that got too few answers: no step, as in the paper."""
@@ -126,10 +126,13 @@ class Training:
 
     def apply(self, total: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
         """Take a summed gradient (M,P) that was computed without coding, and step."""
-        return self._step(*self.session.field.lift_checked(total), survivors)
+        return self.take_step(*self.session.field.lift_checked(total), survivors)
 
-    def _step(self, integers: Tensor, exceeded: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
-        """Step by the decoded integers (P,), or refuse the round if any of them is out of range."""
+    def take_step(self, integers: Tensor, exceeded: Tensor, survivors: tuple[int, ...]) -> RoundRecord:
+        """Step by the decoded integers (P,), or refuse the round if any of them is out of range.
+
+        exceeded: how many are. survivors: the clients whose answers were decoded.
+        """
         number = self.round_number
         if int(exceeded):
             bits = math.log2(self.session.field.value_bound)

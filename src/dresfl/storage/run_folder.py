@@ -1,6 +1,7 @@
 """A run's counters, what is measured of it, and its folder. The same for every runtime.
 
     config.toml or agreement.json   what the run is of
+    data.json                of a simulation: SHA-256 of its data and of its extractor
     metrics.jsonl            a line for each measurement, each refused round, and each round with liars
     checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid (checkpoint.py)
     checkpoint-before.…      the checkpoint before that one
@@ -37,7 +38,7 @@ from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_check
 from .hidden_course import HiddenCourse
 from .model_file import StoredModel, write_model
 
-RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "config.toml")
+RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "data.json", "config.toml")
 
 
 @final

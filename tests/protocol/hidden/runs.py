@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
-from dresfl.model import mlp
+from dresfl.model import Network, mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
 from dresfl.protocol.hidden.plan import make_plan
@@ -26,11 +26,12 @@ def small_session(
     rows: int = 6,
     learning_rate: float = 0.05,
     run: bytes = bytes(32),
+    network: Network | None = None,
     **settings: object,
 ) -> Session:
     parameters = CodeParameters(num_clients, num_shards, max_colluders, batch_size, max_liars)
     chosen = HiddenSettings(**{"schedule": "S4", **settings})  # type: ignore[arg-type]
-    network = mlp(sizes, input_bits=4, weight_bits=10)
+    network = network or mlp(sizes, input_bits=4, weight_bits=10)
     optimizer = Optimizer(method="momentum", learning_rate=learning_rate)
     plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(rows,) * num_clients)
     return Session(plan.network, parameters, (rows,) * num_clients, seed=3, hidden=plan, run=run)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dresfl.masking import mask_sum
+from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool
 from dresfl.protocol.hidden.clear_rounds import IntegerRing, final_weights, play_round
 from dresfl.protocol.hidden.ledger import Ledger
 from dresfl.protocol.hidden.opening import loss_of
@@ -96,6 +97,23 @@ def check(session, seed: int) -> None:
 @pytest.mark.parametrize("settings", SOME, ids=str)
 def test_the_protocol_gives_the_bits_of_python_integers(settings):
     check(session_of(settings), seed=1)
+
+
+CONVOLUTIONS = {
+    "square": Network((Conv2d(2, kernel=3, stride=2), Square(), Flatten(), Dense(3), Square(), Dense(2)), (5, 5, 1), 4),
+    "quadratic": Network((Conv2d(2, kernel=2), Quadratic(), SumPool(2), Flatten(), Dense(2)), (3, 3, 2), 3),
+    "padded": Network(
+        (Conv2d(1, kernel=3, padding=1), Square(), Conv2d(2, kernel=2), Flatten(), Dense(2)), (3, 3, 1), 4
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+@pytest.mark.parametrize("schedule", ["S2", "S4"])
+def test_the_protocol_gives_the_bits_of_python_integers_for_convolutions(kind, schedule):
+    shards = 2 if schedule == "S2" else 1
+    settings = {"schedule": schedule, "num_shards": shards, "max_colluders": 1, "rounds": 2, "batch_size": 3}
+    check(session_of({**settings, "network": CONVOLUTIONS[kind], "learning_rate": 0.01}), seed=1)
 
 
 @pytest.mark.slow

@@ -109,6 +109,16 @@ def test_groups_of_clients_do_not_matter(expected, monkeypatch):
     assert fingerprint(session_of()) == expected
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_answers_that_are_added_up_on_the_way_give_the_same(expected, monkeypatch, size):
+    session = session_of()
+    answer_bytes = len(session.field.moduli) * session.network.num_parameters * 8
+    monkeypatch.setattr(local_driver, "_ANSWERS_BYTES", 0)
+    monkeypatch.setattr(local_driver, "_SUMMED_BYTES", size * answer_bytes)
+    monkeypatch.setattr(Training, "receive", None)  # no answer is kept
+    assert fingerprint(session) == expected
+
+
 @pytest.mark.parametrize(("num_shards", "max_colluders"), [(1, 0), (1, 2), (2, 1), (3, 1)])
 def test_coded_equals_direct_for_other_shards_and_colluders(num_shards, max_colluders):
     session = session_of(num_shards, max_colluders)
@@ -249,3 +259,59 @@ def test_rows_encoded_one_by_one_are_the_shares_a_client_deals(num_shards, max_c
         for place, (dealer, row) in enumerate(zip(batch.dealers.tolist(), batch.rows.tolist(), strict=True)):
             dealt = Share.decode(clients[dealer].deal(receiver, row, 1).encode(session), session)
             assert session.field.pack(lazy[:, receiver, place]) == session.field.pack(unpacked(dealt.residues)[:, 0])
+
+
+# -- many clients --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "num_shards", "max_colluders", "threshold"), [(1000, 1, 1, 9), (1000, 32, 32, 505)]
+)
+def test_a_thousand_clients_reach_the_weights_of_the_uncoded_rows(
+    num_clients, num_shards, max_colluders, threshold, monkeypatch
+):
+    """And a round computes R answers, however many clients there are."""
+    computed = []
+    real = local_driver.answers_of
+
+    def counted(session, number, weights, shards, masks, clients):
+        computed.append(len(clients))
+        return real(session, number, weights, shards, masks, clients)
+
+    monkeypatch.setattr(local_driver, "answers_of", counted)
+    session = session_of(num_shards, max_colluders, spare=num_clients - threshold)
+    assert (session.num_clients, session.recovery_threshold) == (num_clients, threshold)
+    rounds = 3
+    assert fingerprint(session, rounds=rounds) == fingerprint(session, engine="direct", rounds=rounds)
+    assert sum(computed) == rounds * threshold
+
+
+def test_many_shards_are_encoded_for_some_clients_at_a_time(monkeypatch):
+    session = session_of(4, 4)
+    per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
+    answer_bytes = len(session.field.moduli) * session.network.num_parameters * 8
+    monkeypatch.setattr(local_driver, "_ANSWERS_BYTES", 0)
+    monkeypatch.setattr(local_driver, "_SUMMED_BYTES", 3 * answer_bytes)
+    monkeypatch.setattr(local_driver, "_CODED_BYTES", 10 * per_client)
+    monkeypatch.setattr(local_driver, "encoded_gradient", None)  # they are not encoded one by one
+    assert fingerprint(session, rounds=5) == fingerprint(session, engine="direct", rounds=5)
+
+
+def test_answers_that_somebody_looks_at_are_kept(monkeypatch):
+    monkeypatch.setattr(local_driver, "_ANSWERS_BYTES", 0)
+    monkeypatch.setattr(local_driver, "decode_part", None)
+    session = session_of(spare=4)
+    liars = replace(session, parameters=replace(session.parameters, max_liars=1))
+    assert fingerprint(liars, rounds=3) == fingerprint(session, engine="direct", rounds=3)
+    training = Training(session, OPTIMIZER, 3)
+    blinded = LocalFederation(session, training, data_of(session), no_dropouts(13, 2), "coded", blinded=True)
+    assert all(blinded.run_round()[0].outcome == "stepped" for _ in range(3))
+    assert weights_sha256(training.weights) == fingerprint(session, engine="direct", rounds=3)
+
+
+def test_a_thousand_clients_with_one_answer_too_few_skip_the_round():
+    session = session_of(32, 32, spare=495)
+    few = tuple(range(300, 804))
+    training, records = run(session, dropouts=Dropouts((0.0,) * 1000, 0, (few,)), rounds=1)
+    assert (records[0].outcome, records[0].reason) == ("skipped", "0 of 505 answers")
+    assert weights_sha256(training.weights) == weights_sha256(session.network.initial_weights(session.stream))

@@ -18,7 +18,13 @@ STAGES: dict[str, Callable[[Session], tuple[Call, int]]] = {
 }
 """What is timed of each stage, and how many times a call does it."""
 
-_SIZES = {"clients": "num_clients", "shards": "num_shards", "colluders": "max_colluders", "batch": "batch_size"}
+_SIZES = {
+    "clients": ("num_clients",),
+    "shards": ("num_shards",),
+    "colluders": ("max_colluders",),
+    "shards and colluders": ("num_shards", "max_colluders"),
+    "batch": ("batch_size",),
+}
 
 
 @final
@@ -26,14 +32,14 @@ _SIZES = {"clients": "num_clients", "shards": "num_shards", "colluders": "max_co
 class Sweep:
     """One size that varies, all else fixed at `base`."""
 
-    name: Literal["clients", "shards", "colluders", "width", "batch"]
+    name: Literal["clients", "shards", "colluders", "shards and colluders", "width", "batch"]
     sizes: tuple[int, ...]
     base: Setting
 
     def at(self, size: int) -> Setting:
         """The setting at one size."""
         if self.name in _SIZES:
-            return replace(self.base, code=replace(self.base.code, **{_SIZES[self.name]: size}))
+            return replace(self.base, code=replace(self.base.code, **dict.fromkeys(_SIZES[self.name], size)))
         first, *hidden, last = self.base.layers
         return replace(self.base, layers=(first, *[size] * len(hidden), last))
 

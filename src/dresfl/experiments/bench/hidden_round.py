@@ -8,7 +8,6 @@ but not sent.
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -20,11 +19,10 @@ from dresfl.kernels.threads import torch_threads
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
-from dresfl.protocol.hidden.answers import HopAnswer
-from dresfl.protocol.hidden.opening import HopOpening
 from dresfl.protocol.hidden.plan import make_plan
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local.hidden import HiddenFederation
+from dresfl.runtimes.local.hidden_timing import timed_round
 
 from .run import machine
 
@@ -87,7 +85,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     federation.clients = federation.clients[:needed]
     clients, coordinators = [], []
     for _ in range(setting.rounds):
-        client, coordinator = _play_round(federation)
+        client, coordinator = timed_round(federation)
         clients.append(client)
         coordinators.append(coordinator)
     families = session.hidden_families
@@ -114,46 +112,6 @@ def measure(setting: Setting) -> dict[str, Any]:
         "security_bits": round(plan.security_bits, 1),
         "return_mb": 2 * session.network.num_parameters * len(plan.moduli) * session.field.residue_bytes / 1e6,
     }
-
-
-def _play_round(federation: HiddenFederation) -> tuple[float, float]:
-    """One round: the median client's CPU seconds, and the coordinator's."""
-    session, cpu = federation.session, time.thread_time
-    spent = dict.fromkeys((client.index for client in federation.clients), 0.0)
-    coordinator = 0.0
-    for _ in range(len(federation.ledger.hops)):
-        opening, opened = HopOpening(session, federation.ledger), None
-        for client in federation.clients:
-            start = cpu()
-            answer = client.answer()
-            if answer is None:
-                raise RuntimeError("a client is silent")
-            sent = answer.encode(session.field)
-            spent[client.index] += cpu() - start
-            start = cpu()
-            came = HopAnswer.decode_from(client.index, sent, session, federation.ledger.current)
-            opened = opening.add(came) or opened
-            coordinator += cpu() - start
-        if opened is None:
-            raise RuntimeError("the answers did not open the hop")
-        start = cpu()
-        federation.note(opened.published)
-        coordinator += cpu() - start
-        for client in federation.clients:
-            start = cpu()
-            client.receive(opened.published)
-            spent[client.index] += cpu() - start
-        if session.hidden_plan.settings.check == "C":
-            _confirm(federation, spent)
-    return statistics.median(spent.values()), coordinator
-
-
-def _confirm(federation: HiddenFederation, spent: dict[int, float]) -> None:
-    values = {client.index: client.check_value for client in federation.clients if client.check_value is not None}
-    for client in federation.clients:
-        start = time.thread_time()
-        client.confirm(values)
-        spent[client.index] += time.thread_time() - start
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -171,6 +171,16 @@ def _memory(found: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
+def bytes_text(count: float) -> str:
+    """A byte count for people: 1.5 MB."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
 def time_text(seconds: float) -> str:
     """A time for people: 2.75 ms."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):

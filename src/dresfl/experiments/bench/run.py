@@ -37,12 +37,14 @@ _MNIST = Setting()
 
 
 def _sweeps(*, full: bool) -> tuple[Sweep, ...]:
-    base = Setting(code=CodeParameters(num_clients=20, batch_size=16))
+    base = Setting(code=CodeParameters(num_clients=20, batch_size=16), rows_per_client=20)
     many = Setting(code=CodeParameters(num_clients=70, batch_size=16))  # enough answers for 8 shards or colluders
+    most = Setting((64, 32, 32, 10), CodeParameters(num_clients=1000, batch_size=16), rows_per_client=32)
     return (
-        Sweep("clients", (10, 20, 50, 100, 200) if full else (10, 50, 200), base),
+        Sweep("clients", (10, 20, 50, 100, 200, 1000) if full else (10, 50, 1000), base),
         Sweep("shards", (1, 2, 4, 8) if full else (1, 4), many),
         Sweep("colluders", (1, 2, 4, 8) if full else (1, 4), many),
+        Sweep("shards and colluders", (1, 4, 8, 16, 32) if full else (1, 8, 32), most),  # up to R = 505
         Sweep("width", (32, 64, 128, 256, 512) if full else (32, 256), base),
         Sweep("batch", (16, 32, 64, 128, 256) if full else (16, 128), base),
     )

@@ -35,35 +35,37 @@ def interleaved(
     least: int = 3,
     turn: float = 2e-3,
     cold: Collection[Key] = (),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Key, Timing]:
     """Time calls in turns, A, B, A, B, …, for about `seconds`: what slows the machine for a while slows all alike.
 
     Each call gets at least `least` turns, however long they take; a call shorter than `turn` seconds is repeated within
-    its turn. Each call except those in `cold` is run once before, untimed.
+    its turn. Each call except those in `cold` is run once before, untimed. clock: `time.process_time` counts only what
+    this process did, for one thread on a machine with much other work.
     """
     repeats = dict.fromkeys(calls, 1)
     for key, call in calls.items():
         if key not in cold:
             call()  # compiles, fills caches
-            repeats[key] = max(1, math.ceil(turn / max(1e-9, _seconds(call, 1, device))))
+            repeats[key] = max(1, math.ceil(turn / max(1e-9, _seconds(call, 1, device, clock))))
     found: dict[Key, list[float]] = {key: [] for key in calls}
     end = time.perf_counter() + seconds
     turns = 0
     while turns < least or time.perf_counter() < end:
         for key, call in calls.items():
-            found[key].append(_seconds(call, repeats[key], device))
+            found[key].append(_seconds(call, repeats[key], device, clock))
         turns += 1
     return {key: Timing(statistics.median(times), min(times), turns) for key, times in found.items()}
 
 
-def _seconds(call: Call, repeats: int, device: str) -> float:
+def _seconds(call: Call, repeats: int, device: str, clock: Callable[[], float]) -> float:
     """Seconds of one call, from `repeats` of them; on a GPU, until it has finished."""
     _wait(device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(repeats):
         call()
     _wait(device)
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def _wait(device: str) -> None:

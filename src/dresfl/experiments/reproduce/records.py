@@ -19,6 +19,7 @@ SAME_RESULT = ("name", "engine", "device", "threads", "evaluate_every", "checkpo
 _HEADER = ("dataset", "method", "seed", "dropout_seed", "passed_over", "feasible", "rounds", "engine", "device",
            "commit", "versions", "train_rows", "test_rows", "config")  # fmt: skip
 _RESULT = ("test_accuracy", "skipped_rounds", "decoded_share", "mean_survivors", "seconds", "weights_sha256")
+_ORIGIN = ("data_sha256", "extractor_sha256")
 
 
 @final
@@ -45,6 +46,11 @@ class Record:
     @property
     def feasible(self) -> bool:
         return bool(self.header["feasible"])
+
+    @property
+    def perturbation(self) -> int:
+        """Above 0: a run of the same seed with its first weights moved by 1e-9."""
+        return int(self.header.get("perturbation", 0))
 
     @property
     def percent(self) -> float:
@@ -89,17 +95,21 @@ def read_records(out: Path) -> list[Record]:
 
 
 def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
-    """{dataset: {method: runs}}: in the table's order, runs by their seeds; infeasible draws are left out.
+    """{dataset: {method: runs}}: in the table's order, runs by their seeds.
+
+    Infeasible draws and perturbed runs are left out.
 
     Raises DresError if runs of one group had different settings: their mean would mean nothing.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
-        if record.feasible:
+        if record.feasible and not record.perturbation:
             groups.setdefault((record.dataset, record.method), []).append(record)
     for (dataset, method), runs in groups.items():
         ignored = ("seed", "dropout", *SAME_RESULT)
         differing = {name for run in runs[1:] for name in differences(runs[0].config, run.config, ignored)}
+        known = [run.header for run in runs if run.header.get("data_sha256")]  # version 0.2 and before kept none
+        differing |= {name for name in _ORIGIN if any(header[name] != known[0][name] for header in known)}
         if differing:
             raise DresError(
                 f"the runs of {dataset} {method} had different settings ({', '.join(sorted(differing))})",
@@ -113,6 +123,6 @@ def grouped(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
     }
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """To four decimals; sd is that of a sample (n − 1), and 0 for a single value."""
-    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else 0.0
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """To four decimals; sd is that of a sample (n − 1). A single value has none."""
+    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4) if len(values) > 1 else None

@@ -1,18 +1,21 @@
-"""Runs a matrix: cell by cell in this process, or several cells at a time, each in a process of its own.
+"""Runs a matrix: cell by cell in this process, or several cells at a time in processes.
 
-A cell that fails, or whose process dies, does not end the others. Ctrl-C lets DReS-FL cells checkpoint.
+A process runs one cell after the other and keeps its data set as long as cells want it. A cell that fails, or whose
+process dies, does not end the others. Ctrl-C lets DReS-FL cells checkpoint.
 """
 
 import contextlib
+import fcntl
 import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,8 +25,10 @@ from typing import Protocol, final
 import torch
 
 from dresfl.errors import CheckpointError, DresError, UsageError
+from dresfl.features import cache_folder
 
 from .cells import Report, discard, finished, run_cell
+from .data_keeper import DataKeeper
 from .matrix import Cell
 from .records import Record
 
@@ -64,7 +69,7 @@ def run_matrix(
     if jobs < 1:
         raise UsageError(f"jobs must be at least 1, not {jobs}")
     failures: list[Failure] = []
-    waiting: deque[Cell] = deque()
+    waiting: list[Cell] = []
 
     def settle(cell: Cell, outcome: Record | Failure) -> None:
         if isinstance(outcome, Failure):
@@ -91,15 +96,16 @@ def run_matrix(
     if jobs > 1:
         _run_in_processes(waiting, data, out, jobs, watch, settle)
     else:
+        keeper = DataKeeper(data)
         for cell in waiting:
-            settle(cell, _attempt(cell, data, out, functools.partial(watch.advance, cell)))
+            settle(cell, _attempt(cell, keeper, out, functools.partial(watch.advance, cell)))
     return failures
 
 
-def _attempt(cell: Cell, data: Path | None, out: Path, report: Report) -> Record | Failure:
+def _attempt(cell: Cell, keeper: DataKeeper, out: Path, report: Report) -> Record | Failure:
     """Run a cell; whatever goes wrong in it is its own failure. What surprises is kept as error.txt in its folder."""
     try:
-        return run_cell(cell, data, out, report)
+        return run_cell(cell, keeper, out, report)
     except DresError as error:
         return Failure(cell, str(error), error.hint)
     except Exception as error:
@@ -113,34 +119,41 @@ def _attempt(cell: Cell, data: Path | None, out: Path, report: Report) -> Record
         torch.cuda.empty_cache()  # does nothing where CUDA is not in use
 
 
-# -- a process for each cell -----------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------------------
 
 
 @final
 @dataclass
 class _Running:
+    """A process and the cell it is at."""
+
     cell: Cell
     process: BaseProcess
-    reported: bool = False  # its rounds have begun
+    reported: bool = False  # the cell's rounds have begun
 
 
 def _run_in_processes(
-    waiting: deque[Cell],
+    waiting: list[Cell],
     data: Path | None,
     out: Path,
     jobs: int,
     watch: Watch,
     settle: Callable[[Cell, Record | Failure], None],
 ) -> None:
-    """Run `jobs` cells at a time. A process sends reports (rounds done, accuracy), and last its cell's outcome."""
+    """Run `jobs` cells at a time. For each, a process sends reports (rounds done, accuracy), and last the outcome."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     running: dict[Connection, _Running] = {}
-    try:
+    wanted = Counter(cell.data_key for cell in waiting)
+    several = frozenset(key for key, cells in wanted.items() if cells > 1)
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(_shared_folder(data, waiting))
+        stack.callback(_stop, running)
         while waiting or running:
             while waiting and len(running) < jobs:
-                cell = waiting.popleft()
-                pipe, process = _start(cell, data, out, threads)
+                pipe, process = _start(DataKeeper(data, shared, several), out, threads)
+                cell = _next(waiting, running)
                 running[pipe] = _Running(cell, process)
+                _send(pipe, cell)
             ready = wait(running, timeout=1)
             for pipe, one in [item for item in running.items() if item[0] in ready]:
                 try:
@@ -155,17 +168,54 @@ def _run_in_processes(
                 if isinstance(message, tuple):
                     one.reported = True
                     watch.advance(one.cell, *message)
-                else:
+                    continue
+                settle(one.cell, message)
+                if waiting and not isinstance(message, Failure):
+                    one.cell, one.reported = _next(waiting, running, one.cell), False
+                    _send(pipe, one.cell)
+                else:  # after a failure a GPU may be of no more use to its process
                     del running[pipe]
+                    pipe.close()
                     one.process.join()
-                    settle(one.cell, message)
-    finally:
-        _stop(running)
 
 
-def _start(cell: Cell, data: Path | None, out: Path, threads: int) -> tuple[Connection, BaseProcess]:
+@contextlib.contextmanager
+def _shared_folder(data: Path | None, cells: Sequence[Cell]) -> Iterator[Path | None]:
+    """A folder in the cache for rows of features that all processes map. The last command that uses it removes it."""
+    cache = cache_folder(data)
+    if cache is None or not any(cell.config.features.extractor for cell in cells):
+        yield None
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "shared.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield cache / "shared"
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(cache / "shared", ignore_errors=True)
+
+
+def _next(waiting: list[Cell], running: dict[Connection, _Running], before: Cell | None = None) -> Cell:
+    """Take the cell that a process runs next: one on the data it has, else on the data with most cells a process."""
+    keys = [cell.data_key for cell in waiting]
+    if before is not None and before.data_key in keys:
+        return waiting.pop(keys.index(before.data_key))
+    at_it = Counter(one.cell.data_key for one in running.values() if one.cell is not before)
+    most = max(dict.fromkeys(keys), key=lambda key: keys.count(key) / (1 + at_it[key]))
+    return waiting.pop(keys.index(most))
+
+
+def _send(pipe: Connection, cell: Cell) -> None:
+    """Give a cell to a process. One that has died is noticed when its pipe is read."""
+    with contextlib.suppress(OSError):
+        pipe.send(cell)
+
+
+def _start(keeper: DataKeeper, out: Path, threads: int) -> tuple[Connection, BaseProcess]:
     ours, theirs = multiprocessing.Pipe()
-    arguments = (theirs, cell, data, out, threads)
+    arguments = (theirs, keeper, out, threads)
     process = multiprocessing.get_context("spawn").Process(target=_work, args=arguments, daemon=True)
     # Ctrl-C reaches the whole terminal; a process inherits that it ignores it, even before its first line of Python
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -189,8 +239,8 @@ def _stop(running: dict[Connection, _Running]) -> None:
         one.process.join()
 
 
-def _work(pipe: Connection, cell: Cell, data: Path | None, out: Path, threads: int) -> None:
-    """The life of a process: one cell, a few reports a second, the outcome."""
+def _work(pipe: Connection, keeper: DataKeeper, out: Path, threads: int) -> None:
+    """The life of a process: cells as they come, of each a few reports a second and the outcome."""
     due = 0.0
 
     def report(done: int, accuracy: float | None) -> None:
@@ -204,5 +254,6 @@ def _work(pipe: Connection, cell: Cell, data: Path | None, out: Path, threads: i
             raise KeyboardInterrupt from None  # the parent stops, or is gone
 
     torch.set_num_threads(threads)
-    with contextlib.suppress(KeyboardInterrupt, OSError):
-        pipe.send(_attempt(cell, data, out, report))
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        while True:
+            pipe.send(_attempt(pipe.recv(), keeper, out, report))

@@ -4,22 +4,31 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from dresfl.data import data_set_label
-from dresfl.experiments.published import METHOD_LABELS, METHODS, PAPER, ROWS
+from dresfl.experiments.published import LIKE, METHOD_LABELS, METHODS, PAPER, ROWS, recipes
 
+from .cells import other_settings
+from .matrix import matrix
 from .records import Record, grouped, mean_and_sd
 
 Table = dict[str, dict[str, dict[str, Any]]]
 
+LIKE_FOR_LIKE = frozenset(
+    method for method in METHODS if method.startswith(LIKE) or method in ("dresfl", "dresfl-linear", "dresfl-hidden")
+)
+"""The methods that share features, network sizes, optimiser family and rounds on a data set."""
+
+_CENTRAL = ("centralised", "like-centralised")
 _OF_A_RUN = ("decoded_share", "skipped_rounds", "mean_survivors", "seconds", "weights_sha256")
 
 
 def table(records: Iterable[Record]) -> Table:
     """{dataset: {method: {mean, sd, seeds, rounds, engine, device, commit, ...}}}; accuracies in percent.
 
-    sd is that of a sample (n − 1), and 0 for a single run; lists are in order of the seeds.
+    sd is that of a sample (n − 1), and None for a single run; lists are in order of the seeds.
     """
     return {
         dataset: {method: _entry(runs) for method, runs in methods.items()}
@@ -75,14 +84,15 @@ def spreadsheet(records: Iterable[Record]) -> str:
             published = entry["paper"] or {"mean": "", "sd": ""}
             shares = [run["decoded_share"] for run in entry["runs"] if run["decoded_share"] is not None]
             decoded = f"{statistics.fmean(shares):.4f}" if shares else ""
-            own = [f"{entry[name]:.2f}" if name in ("mean", "sd") else entry[name] for name in names]
+            rounded = {name: "" if entry[name] is None else f"{entry[name]:.2f}" for name in ("mean", "sd")}
+            own = [rounded.get(name, entry[name]) for name in names]
             writer.writerow([dataset, method, *own, published["mean"], published["sd"], decoded, entry.get("note", "")])
     return text.getvalue()
 
 
-def mean_text(mean: float, sd: float, seeds: int) -> str:
-    """97.41 ± 0.05, or with one seed 97.41 alone."""
-    return f"{mean:.2f} ± {sd:.2f}" if seeds > 1 else f"{mean:.2f}"
+def mean_text(mean: float, sd: float | None) -> str:
+    """97.41 ± 0.05, or 97.41, one seed."""
+    return f"{mean:.2f}, one seed" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
 def accuracies(found: Table, *, gap: str = " ", bold: str = "") -> tuple[list[str], list[list[str]]]:
@@ -94,13 +104,45 @@ def accuracies(found: Table, *, gap: str = " ", bold: str = "") -> tuple[list[st
         row = [METHOD_LABELS[method]]
         for dataset, methods in found.items():
             own, published = methods.get(method), PAPER.get((dataset, method))
-            text = mean_text(own["mean"], own["sd"], own["seeds"]) if own else "–"
-            federated = [entry["mean"] for name, entry in methods.items() if name != "centralised"]
-            if own and method != "centralised" and own["mean"] == max(federated):
+            text = mean_text(own["mean"], own["sd"]) if own else "–"
+            federated = [entry["mean"] for name, entry in methods.items() if name not in _CENTRAL]
+            if own and method not in _CENTRAL and own["mean"] == max(federated):
                 text = f"{bold}{text}{bold}"
-            row.append(f"{text}{gap}({mean_text(*published, seeds=5) if published else '–'})")
+            row.append(text + (f"{gap}({mean_text(*published)})" if published else ""))
         rows.append(row)
     return ["", *map(data_set_label, found)], rows
+
+
+def brief(found: Table, block: str) -> str:
+    """A table of README: `table1`, the paper's methods, or `like`, those that ran like for like; empty if none did."""
+    like = block == "like"
+    methods = [
+        method
+        for method in METHODS
+        if (method in LIKE_FOR_LIKE if like else method not in LIKE_FOR_LIKE or method == "dresfl")
+        and method != "fedavg-is-unbiased"
+        and any(method in entries for entries in found.values())
+    ]
+    if like and methods == ["dresfl"]:
+        return ""
+    rows = []
+    for method in methods:
+        bold = "**" if method == "dresfl" else ""
+        label = "centralised ReLU" if method == "centralised" else METHOD_LABELS[method].removesuffix(", like for like")
+        row = [f"{bold}{label}{bold}"]
+        for dataset, entries in found.items():
+            own, published = entries.get(method), PAPER.get((dataset, method))
+            text = "–" if own is None else mean_text(own["mean"], own["sd"]) if like else f"{own['mean']:.1f}"
+            theirs = f" ({published[0]:.1f})" if published and not like else ""
+            row.append((f"{bold}{text}{bold}" if own else text) + theirs)
+        rows.append(row)
+    columns = [
+        data_set_label(dataset).removesuffix("-MNIST") + "†" * any("note" in entry for entry in entries.values())
+        for dataset, entries in found.items()
+    ]
+    head = "test accuracy, %" + ("" if like else " (the paper's)")
+    lines = [" | ".join(row) for row in ([head, *columns], *rows)]
+    return "\n".join([f"| {lines[0]} |", "|---" * (len(columns) + 1) + "|", *(f"| {line} |" for line in lines[1:])])
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -113,13 +155,77 @@ def markdown(records: Sequence[Record]) -> str:
         "Bold: the best method, centralised training left aside. Made from the records in `jsonl/`.",
         _grid(*accuracies(found, gap="<br>", bold="**")),
         *(f"**Note.** {note}." for note in notes),
+        *_older(records),
+        *_perturbed(records, found),
+        *_rising(records, found),
         "## How each cell ran",
         _grid(["data set", "methods", "seeds", "rounds", "engine", "device", "commit"], _ways(found)),
         "`coded` is the whole protocol; `direct` computes the same integers without coding, and the weights come out "
         "bit-identical (by test). `real`: the baselines, ReLU networks in floating point.",
+        *_data(records, found),
         *_dropouts(records, found),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _older(records: Sequence[Record]) -> list[str]:
+    """Which runs had other settings than the recipes have now. Rounds stand in the table of how each cell ran."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for dataset, methods in grouped(records).items():
+        if dataset not in recipes():
+            continue
+        for cell in matrix([dataset], list(methods), seeds=1):
+            method = cell.method
+            differing = {name for run in methods[method] for name in other_settings(run, cell)}
+            what = ", ".join(sorted(differing - {"rounds", "seed", "dropout"}))
+            if what:
+                named.setdefault((what, METHOD_LABELS[method]), []).append(data_set_label(dataset))
+    lines = [f"- {method}, {', '.join(datasets)}: {what}" for (what, method), datasets in sorted(named.items())]
+    return ["\n".join(["**Older settings.** These runs differ from today's recipes:", "", *lines])] if lines else []
+
+
+def _perturbed(records: Sequence[Record], found: Table) -> list[str]:
+    """How far runs of one seed end from each other if their first weights differ by 1e-9."""
+    lines = []
+    for dataset, methods in found.items():
+        for method, entry in methods.items():
+            own = [run for run in records if (run.dataset, run.method, run.feasible) == (dataset, method, True)]
+            seeds = {run.seed for run in own if run.perturbation}
+            if not seeds:
+                continue
+            percents = [run.percent for run in own if run.seed in seeds]
+            lines.append(
+                f"- {data_set_label(dataset)}, {METHOD_LABELS[method]}: {min(percents):.2f} to {max(percents):.2f} % "
+                f"over {len(percents)} runs of one seed; over the seeds {mean_text(entry['mean'], entry['sd'])} %"
+            )
+    if not lines:
+        return []
+    intro = "SCAFFOLD can be chaotic. Here are runs of one seed whose first weights differ by 1e-9, all in float64:"
+    return ["\n".join([intro, "", *lines])]
+
+
+def _rising(records: Sequence[Record], found: Table) -> list[str]:
+    """Of cells with one seed: how far their curve still rises at the end, from one sixth of the rounds to the next."""
+    rows = []
+    for dataset, methods in found.items():
+        for method in [name for name, entry in methods.items() if entry["sd"] is None]:
+            run = next(run for run in records if (run.dataset, run.method, run.feasible) == (dataset, method, True))
+            rounds = run.header["rounds"]
+            sixths = [
+                [line["test_accuracy"] for line in run.evaluations if start < 6 * line["round"] / rounds <= start + 1]
+                for start in (3, 4, 5)
+            ]
+            if all(sixths):
+                means = [100 * statistics.fmean(values) for values in sixths]
+                steps = [f"{later - before:+.2f}" for before, later in pairwise(means)]
+                rows.append(
+                    [data_set_label(dataset), METHOD_LABELS[method], f"{rounds:,}", f"{run.percent:.2f}", *steps]
+                )
+    if not rows:
+        return []
+    head = ["data set", "method", "rounds", "at the end (%)", "fifth sixth, points", "last sixth, points"]
+    intro = "Cells with one seed. How far the mean accuracy of a sixth of the rounds is above that of the sixth before:"
+    return ["## Do the curves still rise?", intro, _grid(head, rows)]
 
 
 def _ways(found: Table) -> list[list[str]]:
@@ -135,6 +241,22 @@ def _ways(found: Table) -> list[list[str]]:
             way = str(entry["seeds"]), f"{entry['rounds']:,}", engine, entry["device"], commits
             rows.setdefault((data_set_label(dataset), *way), []).append(METHOD_LABELS[method])
     return [[dataset, "; ".join(names), *way] for (dataset, *way), names in rows.items()]
+
+
+def _data(records: Sequence[Record], found: Table) -> list[str]:
+    """The digests of what the runs were made from, as far as the records have them."""
+    rows = []
+    for dataset in found:
+        headers = [run.header for run in records if run.dataset == dataset and run.header.get("data_sha256")]
+        if headers:
+            data = headers[0]["data_sha256"]
+            weights = sorted({header["extractor_sha256"][:16] for header in headers if header["extractor_sha256"]})
+            images = [data[f"{part}_inputs"][:16] for part in ("train", "test")]
+            rows.append([data_set_label(dataset), *images, ", ".join(weights) or "–"])
+    if not rows:
+        return []
+    head = ["data set", "training images", "test images", "extractor's weights"]
+    return ["## Data", "How the SHA-256 digests of the arrays begin; records have them in full:", _grid(head, rows)]
 
 
 def _engine_text(entry: dict[str, Any], engine: str) -> str:
@@ -164,7 +286,7 @@ def _dropouts(records: Sequence[Record], found: Table) -> list[str]:
     ]
     if shares:
         sections += [
-            "Share of the rounds that were decoded (at least 9 answers), and answers a round:",
+            "Share of the rounds that had enough answers, and answers a round:",
             _grid(["data set", "method", *(f"seed {seed}" for seed in sorted(draws))], shares),
         ]
     sections += [_infeasible(record) for record in records if not record.feasible]

@@ -131,14 +131,15 @@ def _broadcast(a: Tensor, b: Tensor) -> tuple[int, int, int] | None:
     return (columns // last, last, last) if b.shape[-1] == last and b.numel() == channels * last else None
 
 
-def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, inverses: Tensor) -> Tensor:
-    """a·b or a + sign·b, elementwise, reduced."""
+def _combine(operation: _residues.Operation, a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
+    """a·b, a + b or a − b, elementwise, reduced."""
     shape = _broadcast(a, b) if _fits(a, moduli, inverses) and _usable(b) else None
     if shape is None:
-        return _residues.reduce_(a * b if products else a + b * sign, moduli, inverses)
+        return _residues.combine(operation, a, b, moduli, inverses)
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty(a.shape, dtype=torch.float64)
     rows, columns, b_columns = shape
+    products, sign = operation == "mul", -1.0 if operation == "sub" else 1.0
     numbers, large = (a.shape[0], rows, columns, b_columns, products, sign), a.numel() >= _PARALLEL_ELEMENTS
     share(_compiled.combine, columns, large, numbers, a, b, moduli, inverses, out)
     return out
@@ -146,17 +147,17 @@ def _combine(products: bool, a: Tensor, b: Tensor, sign: float, moduli: Tensor, 
 
 def add_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """a + b, reduced. Here and below b has a's shape or broadcasts to it."""
-    return _combine(False, a, b, 1.0, moduli, inverses)
+    return _combine("add", a, b, moduli, inverses)
 
 
 def sub_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """a − b, reduced."""
-    return _combine(False, a, b, -1.0, moduli, inverses)
+    return _combine("sub", a, b, moduli, inverses)
 
 
 def mul_reduce(a: Tensor, b: Tensor, moduli: Tensor, inverses: Tensor) -> Tensor:
     """a·b, elementwise, reduced."""
-    return _combine(True, a, b, 1.0, moduli, inverses)
+    return _combine("mul", a, b, moduli, inverses)
 
 
 # -- products ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """All clients in one process: the same protocol, with every client of a round in one product per layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn, final
 
 import torch
@@ -16,7 +16,10 @@ from dresfl.protocol import (
     Session,
     Training,
     answers_of,
-    coded_answer,
+    coded_gradient,
+    decode_part,
+    direct_sum,
+    encoded_gradient,
     fresh_blinding,
     mask_rows,
     opening_label,
@@ -29,6 +32,9 @@ from .plain_rows import PlainRows
 
 # Clients are taken in groups whose coded rows stay below this, so that memory does not grow with N.
 _GROUP_BYTES = 2**28
+# If a round's answers take more than this, they are added up as they are computed, in groups of so many bytes.
+_ANSWERS_BYTES, _SUMMED_BYTES = 2**28, 2**25
+_MANY_ROWS, _CODED_BYTES = 8, 2**27  # so many shards and masks are encoded for clients of so many bytes at a time
 
 
 @final
@@ -99,25 +105,19 @@ class LocalFederation:
         return self._plain.hidden_in(batch)
 
     def _direct(self, survivors: list[int]) -> RoundRecord:
-        batch = self.session.batch_rows(self.training.round_number)
-        rows, field = self.rows[self.hidden_rows(batch)], self.session.field  # (B,K,W)
-        if self.session.local is None:
-            residues = field.embed(rows.flatten(0, 1)).unsqueeze(1)  # (M,1,B·K,W)
-        else:  # each shard takes its own steps
-            residues = field.embed(rows.swapaxes(0, 1))  # (M,K,s·B,W)
-        answers = coded_answer(self.session, self.training.round_number, self.training.weights, residues)  # (M,·,P)
-        total = answers[:, 0] if self.session.local is None else field.sum(answers, 1)
-        return self.training.apply(total, tuple(survivors))
+        number = self.training.round_number
+        rows = self.rows[self.hidden_rows(self.session.batch_rows(number))]  # (s·B,K,W)
+        return self.training.apply(direct_sum(self.session, number, self.training.weights, rows), tuple(survivors))
 
     def _coded(self, survivors: list[int]) -> RoundRecord:
         session, number = self.session, self.training.round_number
         batch = session.batch_rows(number)
         shards = self.rows[self.hidden_rows(batch)]  # (B,K,W)
         masked = mask_rows(session, self.keys[batch.dealers], batch.rows, shards)  # (M,K,B,W), (M,T,B,W)
-        per_client = len(session.field.moduli) * batch.rows.numel() * session.row_width * 8
-        if session.local is not None:  # weights, their move and its gradient are each client's own
-            per_client += len(session.field.moduli) * 6 * session.network.num_parameters * 8
-        group = max(1, _GROUP_BYTES // per_client)
+        answer_bytes = len(session.field.moduli) * session.network.num_parameters * 8
+        if len(survivors) * answer_bytes > _ANSWERS_BYTES and self._answers_unseen:
+            return self._summed(survivors, masked, max(1, _SUMMED_BYTES // answer_bytes))
+        group = clients_together(session)
         published = bytes.fromhex(weights_sha256(self.training.weights)) if self._blinding is not None else b""
         for start in range(0, len(survivors), group):
             clients = survivors[start : start + group]
@@ -134,3 +134,43 @@ class LocalFederation:
                 if record is not None:
                     return record
         raise RuntimeError("enough answers did not close the round")
+
+    @property
+    def _answers_unseen(self) -> bool:
+        """Whether nobody looks at single answers of one step: they are not recorded, blinded or checked for lies."""
+        seen = self._recording is not None or self._blinding is not None or self.session.parameters.max_liars > 0
+        return not seen and self.session.local is None
+
+    def _summed(self, survivors: list[int], masked: tuple[Tensor, Tensor], group: int) -> RoundRecord:
+        """The same round in the memory of a group's answers: each group is decoded as far as it goes."""
+        session, field = self.session, self.session.field
+        coefficients = session.code.sum_decoder(survivors)  # (M,R)
+        total = field.embed(torch.zeros(session.network.num_parameters, dtype=torch.int64))  # (M,P)
+        done = 0
+        for gradients in self._gradients(survivors, masked, group):  # (M,n,P)
+            now = coefficients[:, done : done + gradients.shape[1]]
+            total = field.add(total, decode_part(field, now, gradients))
+            done += gradients.shape[1]
+        return self.training.apply(total, tuple(survivors))
+
+    def _gradients(self, survivors: list[int], masked: tuple[Tensor, Tensor], group: int) -> Iterator[Tensor]:
+        """The answers of the survivors, in groups: (M,n,P). Many shards and masks are encoded for many at a time."""
+        session, weights = self.session, self.training.weights
+        if session.num_shards + session.max_colluders < _MANY_ROWS:
+            for start in range(0, len(survivors), group):
+                yield encoded_gradient(session, weights, *masked, survivors[start : start + group])
+            return
+        per_client = len(session.field.moduli) * session.batch_size * session.row_width * 8
+        block = max(1, _CODED_BYTES // per_client)
+        for first in range(0, len(survivors), block):
+            coded = session.code.encode(*masked, survivors[first : first + block])  # (M,n,B,W)
+            for start in range(0, coded.shape[1], group):
+                yield coded_gradient(session, weights, coded[:, start : start + group])
+
+
+def clients_together(session: Session) -> int:
+    """How many clients' answers are computed together."""
+    values = session.parameters.local_steps * session.batch_size * session.row_width
+    if session.local is not None:  # weights, their move and its gradient are each client's own
+        values += 6 * session.network.num_parameters
+    return max(1, _GROUP_BYTES // (len(session.field.moduli) * values * session.field.dtype.itemsize))

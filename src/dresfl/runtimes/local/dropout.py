@@ -3,10 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
 import torch
+from torch import Tensor
 
 from dresfl.errors import UsageError
 from dresfl.field import Domain, PublicStream
@@ -32,6 +34,10 @@ class Dropouts:
         if any(not 0 <= rate <= 1 for rate in self.rates):
             raise UsageError("dropout rates must lie in 0..1")
 
+    @cached_property
+    def _rates(self) -> Tensor:
+        return torch.tensor(self.rates, dtype=torch.float64)
+
     @property
     def num_reliable(self) -> int:
         """How many clients answer more often than not."""
@@ -46,7 +52,7 @@ class Dropouts:
         if self.trace:
             return [list(self.trace[number % len(self.trace)]) for number in rounds]
         stream, numbers, count = PublicStream(self.seed), torch.tensor(rounds), len(self.rates)
-        alive = stream.uniform_of(Domain.DROPOUTS, numbers, count) >= torch.tensor(self.rates, dtype=torch.float64)
+        alive = stream.uniform_of(Domain.DROPOUTS, numbers, count) >= self._rates
         arrivals = stream.words_of(Domain.ARRIVALS, numbers, count)
         order = torch.where(alive, arrivals, 2**32).argsort(dim=1, stable=True)  # the absent come last
         return [row[:living] for row, living in zip(order.tolist(), alive.sum(1).tolist(), strict=True)]

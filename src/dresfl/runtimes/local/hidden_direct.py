@@ -32,8 +32,17 @@ _ROUNDS = 64  # of a block
 class HiddenDirect:
     """A hidden run of all clients together, on clear values. `run_rounds` plays on; `weights` opens the model."""
 
-    def __init__(self, session: Session, data: Sequence[tuple[Tensor, Tensor]], dither: Dither | None = None) -> None:
-        """data: each client's integer inputs (m,F) and targets (m,C). dither: None: from the session's seed."""
+    def __init__(
+        self,
+        session: Session,
+        data: Sequence[tuple[Tensor, Tensor]],
+        dither: Dither | None = None,
+        in_blocks: bool | None = None,
+    ) -> None:
+        """data: each client's integer inputs (m,F) and targets (m,C). dither: None: from the session's seed.
+
+        in_blocks: whether blocks of rounds are played at once; None: on a GPU. The bits are the same.
+        """
         self.session, self.plan = session, session.hidden_plan
         self.round_number = 0
         self.losses: tuple[int, ...] = ()  # opened so far
@@ -42,8 +51,8 @@ class HiddenDirect:
         self._dither = dither or StreamDither(self.plan, session.seed, session.device)
         initial = self.plan.initial_weights(session.stream).to(session.device)
         self._state = self._before = self._ring.arithmetic.embed(initial).unsqueeze(1)  # (M,1,P)
-        in_blocks = fused_kernels(session.device) and dither is None
-        self._blocks = _Blocks(session, self._rows) if in_blocks else None
+        wanted = fused_kernels(session.device) if in_blocks is None else in_blocks
+        self._blocks = _Blocks(session, self._rows) if wanted and dither is None else None
 
     @property
     def done(self) -> bool:

@@ -8,7 +8,7 @@ that made it. Each row of its table is a claim:
     | README.md | 97.81 %, after 77 s | `p2(test_accuracy)` `f0(seconds)` |
 
 Every number in the words must be what a query gives, or be named in `given(...)`: a setting, not a result. A query is
-FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too. A term is a number, or [AGGREGATE] KEY[NAME=VALUE, ...]:
+FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too, from left to right. A term is a number, or [AGGREGATE] KEY[NAME=VALUE, ...]:
 
     FORMAT      n (1,086), f0 to f3 (decimals), p0 to p2 (a share, in percent)
     AGGREGATE   mean, sd, median, min, max, sum, count, first, last; none: exactly one line has that value
@@ -109,7 +109,7 @@ def flat(page: str) -> str:
 
 def measured(page: str) -> list[re.Match[str]]:
     """The numbers with a unit in a page on one line, outside code and the tables that are made from records."""
-    text = re.sub(r"```.*?```|`[^`]*`|<!-- (\w+) -->.*?<!-- /\1 -->|\]\([^)]*\)", lambda m: " " * len(m[0]), page)
+    text = re.sub(r"```.*?```|`[^`]*`|<!-- ([\w-]+) -->.*?<!-- /\1 -->|\]\([^)]*\)", lambda m: " " * len(m[0]), page)
     units = r"(?: |(?= (?:and|to|or) " + NUMBER.pattern + r"))(?:(?:and|to|or) " + NUMBER.pattern + r" )?"
     return list(re.finditer(f"({NUMBER.pattern}){units}(?:%|s|ms|minutes|MB|GB|TOPS|times|points)(?![\\w-])", text))
 

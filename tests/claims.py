@@ -8,12 +8,13 @@ that made it. Each row of its table is a claim:
     | README.md | 97.81 %, after 77 s | `p2(test_accuracy)` `f0(seconds)` |
 
 Every number in the words must be what a query gives, or be named in `given(...)`: a setting, not a result. A query is
-FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too, from left to right. A term is a number, or [AGGREGATE] KEY[NAME=VALUE, ...]:
+FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too, from left to right. A term is a number, or
+[AGGREGATE] KEY[NAME=VALUE, ...]:
 
     FORMAT      n (1,086), f0 to f3 (decimals), p0 to p2 (a share, in percent)
     AGGREGATE   mean, sd, median, min, max, sum, count, first, last; none: exactly one line has that value
     KEY         of a JSON object, with dots between levels; a list counts as all its values
-    NAME=VALUE  the lines of a JSONL that count
+    NAME=VALUE  the lines of a JSONL that count; NAME!=VALUE: those that do not
 """
 
 import json
@@ -150,8 +151,8 @@ def _value(term: str, lines: Sequence[Row]) -> float:
     aggregate, key, where = match["aggregate"], match["key"], match["where"]
     if aggregate not in _AGGREGATES:
         aggregate, key = None, f"{aggregate} {key}" if aggregate else key
-    conditions = [condition.strip().split("=", 1) for condition in where.split(",")] if where else []
-    chosen = [line for line in lines if all(str(_at(line, name)) == value for name, value in conditions)]
+    conditions = [condition.strip().partition("=") for condition in where.split(",")] if where else []
+    chosen = [line for line in lines if all(_holds(line, name, value) for name, _, value in conditions)]
     values: list[float] = []
     for line in chosen:
         found = _at(line, key)
@@ -161,6 +162,11 @@ def _value(term: str, lines: Sequence[Row]) -> float:
         assert len(set(values)) == 1, f"{term!r} has {len(values)} values: choose an aggregate"
         return float(values[0])
     return float(_AGGREGATES[aggregate](values))
+
+
+def _holds(line: Row, name: str, value: str) -> bool:
+    """Whether NAME=VALUE holds for a line; NAME!=VALUE: whether it does not."""
+    return (str(_at(line, name.removesuffix("!"))) == value) != name.endswith("!")
 
 
 def _at(line: Row, key: str) -> Any:

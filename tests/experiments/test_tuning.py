@@ -273,7 +273,9 @@ def test_of_equal_trials_the_first_is_chosen():
         {**line, "accuracy": accuracy, "setting": {"optimizer.learning_rate": rate}}
         for accuracy, rate in ((0.5, 0.1), (0.9, 0.2), (0.9, 0.3), (0.1, 0.4))
     ]
-    chosen = tomllib.loads(tuning.choices_text(lines))
+    text = tuning.choices_text(lines)
+    assert "best of 4 trials out of 6" in text  # a budget that was not spent is told
+    chosen = tomllib.loads(text)
     assert chosen == {"mnist": {"dresfl": {"optimizer": {"learning_rate": 0.2}}}}
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -169,9 +170,11 @@ def choices_text(lines: Sequence[Mapping[str, Any]]) -> str:
         found = best.setdefault((line["dataset"], line["method"]), line)
         if line["accuracy"] > found["accuracy"]:
             best[line["dataset"], line["method"]] = line
+    tried = Counter((line["dataset"], line["method"]) for line in lines)  # a stopped run has tried fewer
     parts = ["# What `dresfl reproduce tune` chose, by data set and method; the recipes hold everything else."]
     for (dataset, method), line in best.items():
         measured = f"{100 * line['accuracy']:.2f} % of {line['held_out_rows']} held-out rows, {line['rounds']} rounds"
+        measured += f", best of {tried[dataset, method]} trials out of {len(grid(dataset, method))}"
         head = [f"# {measured}", f"[{dataset}.{method}]"]
         parts.append("\n".join([*head, *(f"{key} = {json.dumps(value)}" for key, value in line["setting"].items())]))
     return "\n\n".join(parts) + "\n"

@@ -38,7 +38,16 @@ from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_check
 from .hidden_course import HiddenCourse
 from .model_file import StoredModel, write_model
 
-RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "data.json", "schema.toml", "config.toml")
+RUN_FILES = (
+    "summary.json",
+    "model.safetensors",
+    NEWEST,
+    EARLIER,
+    "metrics.jsonl",
+    "data.json",
+    "schema.toml",
+    "config.toml",
+)
 
 
 @final

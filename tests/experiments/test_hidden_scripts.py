@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import pytest
 
 from dresfl.data import DataSet
+from dresfl.experiments import guards
 from dresfl.experiments.bench.hidden import NETWORKS, rounds_per_second, same_bits, session_of
 from dresfl.experiments.guards import Trial, page, play
 from dresfl.experiments.hidden_accuracy import Task, accuracy, held_out
@@ -41,6 +43,32 @@ def test_both_modes_learn_what_is_easy():
     assert (kept.num_rows, judged.num_rows) == (160, 40)
     for mode in ("open", "hidden"):
         assert accuracy(task, kept, judged, mode, 1) > 0.9
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        Trial((64, 4, 16, 10), "S4", 1.25, "white", 5, kind="conv"),
+        Trial((64, 8, 8, 10), "S4", 80.0, "white", 5, kind="head", magnitude=-3),
+    ],
+)
+def test_guards_stop_convolutions_and_heads_at_the_largest_vouched_rate(trial):
+    assert trial.plan().largest_rate == trial.learning_rate
+    outcome = play(trial)
+    assert (outcome.ended, outcome.vouched) == ("stopped", True)
+    assert outcome.bits_left > 0
+
+
+def test_a_sweep_that_was_stopped_goes_on(monkeypatch, tmp_path):
+    small = [Trial((4, 3, 10), "S4", rate, "uniform", 1, rounds=1) for rate in (0.1, 0.2, 0.3)]
+    out = tmp_path / "guards.jsonl"
+    monkeypatch.setattr("sys.argv", ["guards", str(out)])
+    for count in (2, 3):
+        monkeypatch.setattr(guards, "trials", lambda count=count: small[:count])
+        before = out.read_text() if out.exists() else ""
+        guards.main()
+        assert out.read_text().startswith(before)
+        assert [json.loads(line)["learning_rate"] for line in out.read_text().splitlines()] == [0.1, 0.2, 0.3][:count]
 
 
 def test_the_page_of_guards_counts_its_runs():

@@ -1,13 +1,22 @@
 """Hidden runs from a configuration: engine direct can be stopped and resumed, engine coded begins anew."""
 
 import json
+import tomllib
+from importlib import resources
 
+import numpy as np
 import pytest
 
+from dresfl.data import DataSet
 from dresfl.deploy.audit import audit
+from dresfl.deploy.toml import parse
 from dresfl.errors import CheckpointError, UsageError
-from dresfl.experiments.config import load_config
+from dresfl.experiments.config import RunConfig, load_config
+from dresfl.experiments.prepare import build_network
+from dresfl.experiments.published import TABLE_DATASETS
+from dresfl.experiments.reproduce.matrix import _merged
 from dresfl.experiments.training import train
+from dresfl.protocol.hidden.plan import make_plan
 from dresfl.storage.model_file import read_model
 from dresfl.storage.run_folder import read_metrics
 
@@ -99,3 +108,32 @@ def test_a_summary_says_what_nobody_knows(tmp_path):
     first = next(line for line in read_metrics(tmp_path / "run") if "test_accuracy" in line)
     assert (first["test_accuracy"], first["gradient_norm"]) == (None, None)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["test_accuracy"] is not None
+
+
+LARGEST = {"fashion": 0.714 * 2.8329, "cifar10": 0.125, "cifar100": 0.125, "svhn": 0.125}  # inputs, about
+
+
+@pytest.mark.parametrize("dataset", TABLE_DATASETS)
+def test_every_recipe_of_the_hidden_mode_has_a_plan_that_vouches_for_its_rate(dataset):
+    folder = resources.files("dresfl.experiments.reproduce") / "recipes"
+    table = tomllib.loads((folder / f"{dataset}.toml").read_text(encoding="utf-8"))
+    common = {key: value for key, value in table.items() if key in RunConfig.__match_args__}
+    merged = {"name": dataset, **common}
+    for name in ("dresfl", "dresfl-hidden"):
+        merged = _merged(merged, table[name])
+    config = parse(RunConfig, merged)
+    assert (config.mode, config.engine, config.optimizer.method) == ("hidden", "direct", "momentum")
+    shape = (28, 28, 1) if config.features.extractor == "" else (25_088,)
+    data = DataSet(np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), config.model.layers[-1].units, dataset)
+    data.inputs[...] = LARGEST.get(dataset, 1.0)
+    network = build_network(config, data)
+    plan = make_plan(network, config.federation, config.hidden, config.optimizer, config.rounds)
+    assert config.optimizer.learning_rate <= plan.largest_rate
+    assert plan.trips == 5
+
+
+def test_small_inputs_allow_larger_rates_in_the_hidden_mode_alone():
+    data = DataSet(np.full((2, 8, 8, 1), 0.25, np.float32), np.arange(2), 10, "small")
+    hidden, open_mode = (load_config(name, []) for name in ("digits-hidden", "digits"))
+    assert build_network(hidden, data).input_magnitude == -2.0
+    assert build_network(open_mode, data).input_magnitude == 0.0

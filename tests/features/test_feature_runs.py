@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from dresfl.data import flat_inputs, load, pieces
 from dresfl.errors import UsageError
+from dresfl.experiments.comparison import BaselineSettings
 from dresfl.experiments.config import load_config
-from dresfl.experiments.prepare import prepare
-from dresfl.experiments.reproduce import recipe
+from dresfl.experiments.prepare import load_split, prepare
+from dresfl.experiments.reproduce import Cell, recipe, run_matrix
+from dresfl.experiments.reproduce.records import read_record
 from dresfl.experiments.training import train
 from dresfl.field import Reals
 from dresfl.protocol import evaluation
@@ -51,6 +54,41 @@ def folder(tmp_path_factory):
         (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(batch, 2))
     torch.save(tiny_weights(), folder / "tiny.pth")
     return folder
+
+
+def test_processes_share_the_transformed_rows(folder, tmp_path, monkeypatch):
+    config = load_config("digits", TOY)
+    own, shared = load_split(config, folder), load_split(config, folder, tmp_path)
+    monkeypatch.setattr("dresfl.features.split._all_transformed", None)  # made once
+    again = load_split(config, folder, tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+    for part in ("train", "test"):
+        wanted, *found = (getattr(split, part) for split in (own, shared, again))
+        for one in found:
+            assert isinstance(one.inputs, np.memmap)
+            assert np.array_equal(one.inputs, wanted.inputs)
+    again.train.inputs[:] = 0  # changes stay a process's own
+    assert np.array_equal(load_split(config, folder, tmp_path).train.inputs, own.train.inputs)
+    assert again.origin == own.origin
+
+
+@pytest.mark.slow
+def test_workers_share_features_and_tidy_up(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRESFL_CACHE", str(tmp_path / "cache"))
+    toy = load_config("digits", [*TOY, "rounds=2", "dropout.model=none"])
+    cells = [
+        Cell("cifar10", method, seed, 0, (), dataclasses.replace(toy, seed=seed), baseline=settings)
+        for method, settings in (("dresfl", None), ("fedavg", BaselineSettings()))
+        for seed in (0, 1)
+    ]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for out, jobs in ((alone, 1), (together, 2)):
+        assert run_matrix(cells, data=folder, out=out, watch=Mock(), jobs=jobs) == []
+    for cell in cells:
+        one, two = (read_record(cell.jsonl(out)) for out in (alone, together))
+        assert one.result["weights_sha256"] == two.result["weights_sha256"]
+    assert (tmp_path / "cache" / "shared.lock").exists()
+    assert not (tmp_path / "cache" / "shared").exists()
 
 
 def test_features_of_a_data_set(folder):

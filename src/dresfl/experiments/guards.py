@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -26,13 +26,14 @@ from dresfl.coding import CodeParameters
 from dresfl.errors import Diverged, HeadroomAlarm
 from dresfl.field import PublicStream
 from dresfl.kernels.threads import torch_threads
-from dresfl.model import mlp
+from dresfl.model import Conv2d, Dense, Flatten, Layer, Network, Quadratic, Square, mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol.hidden.clear_rounds import RealRing, StreamDither, play_round
 from dresfl.protocol.hidden.plan import HiddenPlan, Item, make_plan
 from dresfl.protocol.hidden.settings import HiddenSettings, Schedule
 
 Rows = Literal["digits", "classes", "uniform", "white"]
+Kind = Literal["mlp", "conv", "head"]
 
 _NUM_ROWS = 600
 _CLASSES = 10
@@ -54,15 +55,33 @@ class Trial:
     batch_size: int = 64
     num_clients: int = 20
     num_shards: int = 1
+    kind: Kind = "mlp"
+    magnitude: int = 0  # log2 of the largest input
+
+    def network(self) -> Network:
+        """The network. A convolution has sizes[1] channels, a head begins with weights of 0.1."""
+        inputs, input_bits = self.sizes[0], _INPUT_BITS - self.magnitude
+        if self.kind == "mlp":
+            return replace(mlp(self.sizes, input_bits=input_bits, weight_bits=10), input_magnitude=self.magnitude)
+        channels, *widths, classes = self.sizes[1:]
+        first: tuple[Layer, ...]
+        if self.kind == "conv":
+            first = Conv2d(channels, kernel=3, stride=2), Square(), Flatten()
+        else:
+            first = Dense(channels, init=0.1 * math.sqrt(inputs)), Quadratic()
+        after = [
+            layer for width in widths for layer in (Dense(width), Square() if self.kind == "conv" else Quadratic())
+        ]
+        shape = (math.isqrt(inputs), math.isqrt(inputs), 1) if self.kind == "conv" else (inputs,)
+        return Network((*first, *after, Dense(classes)), shape, input_bits, input_magnitude=self.magnitude)
 
     def plan(self) -> HiddenPlan:
         """The plan, whether it vouches for the rate or not."""
         method = "momentum" if self.momentum else "sgd"
         optimizer = Optimizer(method, self.learning_rate, "constant", momentum=self.momentum)
-        network = mlp(self.sizes, input_bits=_INPUT_BITS, weight_bits=10)
         parameters = CodeParameters(self.num_clients, self.num_shards, 1, self.batch_size)
         settings = HiddenSettings(schedule=self.schedule)
-        return make_plan(network, parameters, settings, optimizer, self.rounds, any_rate=True)
+        return make_plan(self.network(), parameters, settings, optimizer, self.rounds, any_rate=True)
 
 
 @final
@@ -140,6 +159,17 @@ def trials() -> Iterator[Trial]:
             yield Trial((*small[: depth + 1], 10), schedule, rate, rows, seed)  # type: ignore[arg-type]
     for schedule, shards, rate, seed in itertools.product(("S4", "S2"), (1, 2), (0.1, 0.5), range(1)):
         yield Trial((64, 32, 32, 10), schedule, rate, "digits", seed, momentum=0.0, num_shards=shards)  # type: ignore[arg-type]
+    yield from _networks_of_the_recipes()
+
+
+def _networks_of_the_recipes() -> Iterator[Trial]:
+    """Convolutions, and heads on rows of small inputs, up to the rates that plans vouch for."""
+    kinds: tuple[Rows, ...] = ("classes", "uniform", "white")
+    for schedule, rate, rows, seed in itertools.product(("S4", "S2"), (0.03, 0.1, 0.5, 1.25), kinds, range(2)):
+        yield Trial((64, 4, 16, 10), schedule, rate, rows, seed, kind="conv")  # type: ignore[arg-type]
+    for schedule, rate, rows, seed in itertools.product(("S4", "S2"), (0.2, 0.5, 1.0, 6.5), kinds, range(2)):
+        sizes = 784, 64, 64, 10
+        yield Trial(sizes, schedule, rate, rows, seed, rounds=25, kind="head", magnitude=-3)  # type: ignore[arg-type]
 
 
 _PAGE = """# Runs of the hidden mode that diverge
@@ -148,12 +178,14 @@ In the hidden mode every product is opened under a mask of planned size. A train
 Guards watch sums of squares and stop such a run ([the program](../../src/dresfl/model/program.py) says which and when).
 The question is whether they stop it before a product passes the bits that are planned for it. `python -m
 dresfl.experiments.guards` plays short runs to find out: {count} of them, on clear values, at constant learning rates,
-with momentum 0.9 and without, 20 clients, T = 1, batches of 64. Rows are scikit-learn's digits, noisy patterns of ten
+with momentum 0.9 and without, 20 clients, T = 1, batches of 64. {convolutions} of them train a convolution, {heads} a
+head like those on VGG19's features, with inputs of at most 1/8. Rows are scikit-learn's digits, noisy patterns of ten
 classes, uniform noise, and rows that are white all over, which make the largest steps. Each line of
 [the records](../../results/hidden_guards.jsonl) is a run; this page is made from them.
 
-A plan vouches for a rate if rate · inputs is at most the figure in the table, and refuses larger ones. With S4 and two
-or more activations it takes one prime more where rate · inputs is above 16.
+A plan vouches for a rate if rate · inputs · (largest input)² is at most the figure in the table, and refuses larger
+ones. With S4 and two
+or more activations it takes one prime more where that product is above 16.
 *Bits left*: the least number of planned bits that any product had left in any of the runs.
 
 {head}
@@ -194,23 +226,33 @@ def page(lines: Sequence[dict[str, Any]]) -> str:
         plan = Trial((64, *(32,) * depth, 10), schedule, 0.01, "white", 0).plan()  # type: ignore[arg-type]
         cells = schedule, depth, round(plan.largest_rate * 64), len(vouched), *ended, least, len(above), over
         rows.append("| " + " | ".join(map(str, cells)) + " |")
-    return _PAGE.format(count=f"{len(lines):,}", head=head, table="\n".join(rows))
+    kinds = [line.get("kind", "mlp") for line in lines]
+    counts = {"convolutions": kinds.count("conv"), "heads": kinds.count("head")}
+    return _PAGE.format(count=f"{len(lines):,}", head=head, table="\n".join(rows), **counts)
 
 
 def main() -> None:
-    """Play the sweep and write its lines, about ten minutes on one core; or make the page of them."""
+    """Play what is left of the sweep and add its lines, about ten minutes on one core; or make the page of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--page", type=Path, help="make this page of what was found, and play nothing")
     arguments = parser.parse_args()
+    found = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
     if arguments.page is not None:
-        lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
-        arguments.page.write_text(page(lines))
+        arguments.page.write_text(page(found))
         return
-    with torch_threads(1), arguments.out.open("w") as file:
+    played = {_trial_of(line) for line in found}
+    with torch_threads(1), arguments.out.open("a") as file:
         for trial in trials():
-            line = {**dataclasses.asdict(trial), **dataclasses.asdict(play(trial))}
-            file.write(json.dumps(line) + "\n")
+            if trial not in played:
+                file.write(json.dumps({**dataclasses.asdict(trial), **dataclasses.asdict(play(trial))}) + "\n")
+                file.flush()
+
+
+def _trial_of(line: dict[str, Any]) -> Trial:
+    """The trial that a line is of. Lines of older versions lack settings that had one value then."""
+    own = {field.name: line[field.name] for field in dataclasses.fields(Trial) if field.name in line}
+    return Trial(**{**own, "sizes": tuple(own["sizes"])})
 
 
 if __name__ == "__main__":

@@ -6,4 +6,4 @@ No client needs another's rows for any of it, so it leaks nothing and changes no
 
 from .official import check_weights
 from .settings import Features
-from .split import extract_features
+from .split import cache_folder, extract_features

@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -20,12 +20,13 @@ from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
 
 from .accuracy import compare_accuracy
-from .phases import METHOD_NAMES, PHASES, Phase, Work, deal_rows
+from .phases import METHOD_NAMES, PHASES, Phase, deal_rows
 from .settings import Plan, Setting, Sweep
 from .whole_runs import whole_run
 
 FORMAT = "dresfl complexity 1"
 Record = dict[str, Any]
+Key = TypeVar("Key")
 
 # The processor time of this process: cores that are shared with other work do not lengthen it.
 _in_turns = functools.partial(interleaved, clock=time.process_time)
@@ -91,7 +92,7 @@ def _parts(plan: Plan) -> dict[str, Callable[[], Iterable[Record]]]:
         return lambda: _sweep(sweep, plan.seconds)
 
     def case_of(name: str, setting: Setting) -> Callable[[], Iterable[Record]]:
-        return lambda: _case(name, setting, plan.seconds / 2)
+        return lambda: _case(name, setting, plan.seconds)
 
     return {
         **{f"sweep {sweep.name}": sweep_of(sweep) for sweep in plan.sweeps},
@@ -102,48 +103,42 @@ def _parts(plan: Plan) -> dict[str, Callable[[], Iterable[Record]]]:
 
 
 def _sweep(sweep: Sweep, seconds: float) -> list[Record]:
-    """Every phase at every size; the sizes of a phase are timed in turns."""
-    found = []
-    for phase in PHASES:
-        if sweep.name == "answers" and phase.method != "lightsecagg":
-            continue
-        settings = {size: sweep.at(size) for size in sweep.sizes}
-        works = {size: work for size, setting in settings.items() if (work := phase.make(setting)) is not None}
-        for size, record in _timed(phase, works, seconds).items():
-            sizes = {"sweep": sweep.name, "size": sweep.measured_size(size)}
-            found.append({**sizes, **record, "setting": settings[size].to_dict()})
-    return found
+    """Every phase at every size, all of them in turns."""
+    phases = [phase for phase in PHASES if sweep.name != "answers" or phase.method == "lightsecagg"]
+    found = _timed(phases, {size: sweep.at(size) for size in sweep.sizes}, seconds)
+    return [{"sweep": sweep.name, "size": sweep.measured_size(size), **record} for size, record in found]
 
 
 def _case(name: str, setting: Setting, seconds: float) -> list[Record]:
-    """Every phase of one setting, and once the coding of all rows of a client, block after block."""
-    found = []
-    for phase in PHASES:
-        work = phase.make(setting)
-        if work is not None:
-            record = _timed(phase, {name: work}, seconds)[name]
-            found.append({"case": name, **record, "setting": setting.to_dict()})
+    """Every phase of one setting in turns, and once the coding of all rows of a client, block after block."""
+    found = [{"case": case, **record} for case, record in _timed(PHASES, {name: setting}, seconds)]
     whole = deal_rows(setting)
     deal_all = _in_turns({name: lambda: [whole.call() for _ in range(round(whole.units))]}, 0, least=1, cold=[name])
     return [*found, {"case": name, "whole_coding_seconds": deal_all[name].median}]
 
 
-def _timed(phase: Phase, works: Mapping[Any, Work], seconds: float) -> dict[Any, Record]:
-    timings = _in_turns({key: work.call for key, work in works.items()}, seconds, least=5) if works else {}
-    return {
-        key: {
+def _timed(phases: Sequence[Phase], settings: Mapping[Key, Setting], seconds: float) -> list[tuple[Key, Record]]:
+    """The costs of phases in settings. All calls take turns: what slows the machine for a while slows all alike."""
+    works = {(phase, key): phase.make(setting) for phase in phases for key, setting in settings.items()}
+    made = {place: work for place, work in works.items() if work is not None}
+    timings = _in_turns({place: work.call for place, work in made.items()}, seconds, least=7)
+    found: list[tuple[Key, Record]] = []
+    for (phase, key), work in made.items():
+        timing = timings[phase, key]
+        record = {
             "method": phase.method,
             "phase": phase.name,
             "party": phase.party,
             "per": phase.per,
-            "seconds": timings[key].median * work.units,
-            "best_seconds": timings[key].best * work.units,
-            "runs": timings[key].runs,
+            "seconds": timing.median * work.units,
+            "best_seconds": timing.best * work.units,
+            "runs": timing.runs,
             "sent": work.sent,
             "received": work.received,
+            "setting": settings[key].to_dict(),
         }
-        for key, work in works.items()
-    }
+        found.append((key, record))
+    return found
 
 
 def _whole(plan: Plan) -> list[Record]:

@@ -12,7 +12,7 @@ from .phases import BLOCK_ROWS, EXTRAS, METHOD_NAMES, Method
 from .settings import Setting
 
 SWEEPS = {"clients": "N", "shards": "K", "colluders": "T", "parameters": "d", "batch": "b", "answers": "R"}
-_ALIKE = 0.1  # two times a round that differ by less are not told apart
+_ALIKE = 0.15  # two times a round that differ by less are not told apart
 Crossing = int | None | Literal["alike", "infeasible"]  # rounds after which DReS-FL costs less; None: never
 BOTH: tuple[Quantity, Quantity] = ("sent", "received")
 QUANTITIES: dict[str, tuple[str, tuple[Quantity, ...], bool]] = {
@@ -133,7 +133,7 @@ def _totals(name: str, records: Sequence[Record]) -> Table:
                 _amount(found["lightsecagg"].per_round, kind),
                 _amount(ours.once, kind),
                 _amount(ours.per_round, kind),
-                when(found["cheaper_after"]),
+                crossing_text(records, text),
             ]
         )
     columns = ["", "FedAvg, a round", "LightSecAgg, a round", "DReS-FL, once", "DReS-FL, a round"]
@@ -153,7 +153,7 @@ def _crossings(records: Sequence[Record]) -> Table:
     rows = [
         [
             f"{SWEEPS[sweep]} = {size:,}",
-            *(when(compared(own, *QUANTITIES[text])["cheaper_after"]) for text in QUANTITIES),
+            *(crossing_text(own, text) for text in QUANTITIES),
         ]
         for (sweep, size), own in found.items()
     ]
@@ -166,7 +166,8 @@ def _crossings(records: Sequence[Record]) -> Table:
         note += (
             f" All else: {'-'.join(map(str, base['layers']))}, N = {base['num_clients']}, K = {base['num_shards']}, "
             f"T = {base['max_colluders']}, {base['rows_per_client']:,} rows a client, b = {Setting().global_batch}; "
-            "LightSecAgg needs as many answers as DReS-FL."
+            "LightSecAgg needs as many answers as DReS-FL. One line of each sweep has this very setting: their "
+            "differences show how far times scatter."
         )
     return Table("Over many rounds: every size", note, ["", *QUANTITIES], rows)
 
@@ -256,7 +257,7 @@ def page(records: Sequence[Record], path: Path, source: Path, figure: str) -> st
         f"- machine: {machine['cpu']}, {machine['cores']} cores{loaded}; threads: {header['threads']}",
         f"- date: {header['date']}; commit: {header['commit']}",
         "- a time is the processor time of one participant: other programs and waiting for a network do not count. It",
-        "  is the median of calls in turns: all sizes of a sweep share a slow moment",
+        "  is the median of calls in turns: all phases and sizes share a slow moment",
         "- calls make and read the real messages; messages are counted before sealing",
         "- phases marked * are this package's additions to the paper's protocol; totals leave them out, except in the",
         "  line that names them",
@@ -277,13 +278,11 @@ def _findings(records: Sequence[Record]) -> list[str]:
     """How to read the tables, and the sentences that the records themselves decide."""
     found = _READING.splitlines()
     for name, own in cases(records).items():
-        sent, both, seconds, leader = (
-            compared(own, *QUANTITIES[text])["cheaper_after"]
-            for text in ("bytes that a client sends", "both", "a client's seconds", "the coordinator's seconds")
-        )
+        wanted = [text for text in QUANTITIES if text != "bytes that a client receives"]
+        sent, both, seconds, blinded, leader = (crossing_text(own, text) for text in wanted)
         found.append(
-            f"- **{name}.** Bytes that a client sends: {when(sent)}. Sends and receives: {when(both)}. "
-            f"A client's seconds: {when(seconds)}. The coordinator's seconds: {when(leader)}."
+            f"- **{name}.** Bytes that a client sends: {sent}. Sends and receives: {both}. "
+            f"A client's seconds: {seconds}; with blinding: {blinded}. The coordinator's seconds: {leader}."
         )
     coded = {r["case"]: r["seconds"] for r in records if r.get("phase") == "coded rows" and "case" in r}
     found += [
@@ -304,3 +303,16 @@ def when(crossing: Crossing) -> str:
     if not isinstance(crossing, int):
         return "never" if crossing is None else crossing
     return f"after {crossing:,} rounds" if crossing > 1 else "at once"
+
+
+def _about(crossing: Crossing) -> str:
+    """The same of times: two digits of it, since another run of the command finds another number."""
+    if not isinstance(crossing, int) or crossing <= 1:
+        return when(crossing)
+    return when(int(float(f"{crossing:.1e}"))).replace("after", "after about")
+
+
+def crossing_text(records: Sequence[Record], text: str) -> str:
+    """After how many rounds DReS-FL costs less in one of the quantities."""
+    found: Crossing = compared(records, *QUANTITIES[text])["cheaper_after"]
+    return _about(found) if "seconds" in QUANTITIES[text][1] else when(found)

@@ -25,6 +25,7 @@ from typing import Protocol, final
 import torch
 
 from dresfl.errors import CheckpointError, DresError, UsageError
+from dresfl.features import cache_folder
 
 from .cells import Report, discard, finished, run_cell
 from .data_keeper import DataKeeper
@@ -145,7 +146,7 @@ def _run_in_processes(
     wanted = Counter(cell.data_key for cell in waiting)
     several = frozenset(key for key, cells in wanted.items() if cells > 1)
     with contextlib.ExitStack() as stack:
-        shared = stack.enter_context(_shared_folder(out))
+        shared = stack.enter_context(_shared_folder(data, waiting))
         stack.callback(_stop, running)
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -179,17 +180,21 @@ def _run_in_processes(
 
 
 @contextlib.contextmanager
-def _shared_folder(out: Path) -> Iterator[Path]:
-    """A folder for rows of features that all processes map. The last command that uses it removes it."""
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / "shared.lock", "wb") as lock:
+def _shared_folder(data: Path | None, cells: Sequence[Cell]) -> Iterator[Path | None]:
+    """A folder in the cache for rows of features that all processes map. The last command that uses it removes it."""
+    cache = cache_folder(data)
+    if cache is None or not any(cell.config.features.extractor for cell in cells):
+        yield None
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "shared.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         try:
-            yield out / "shared"
+            yield cache / "shared"
         finally:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(out / "shared", ignore_errors=True)
+                shutil.rmtree(cache / "shared", ignore_errors=True)
 
 
 def _next(waiting: list[Cell], running: dict[Connection, _Running], before: Cell | None = None) -> Cell:

@@ -70,7 +70,7 @@ def _with_channels(data: DataSet, channels: int) -> DataSet:
     """Gray images as coloured ones, if those of another client are."""
     if data.input_shape[2] == channels:
         return data
-    return DataSet(np.repeat(data.inputs, channels, axis=3), data.labels, data.num_classes, data.name)
+    return replace(data, inputs=np.repeat(data.inputs, channels, axis=3))
 
 
 def _joined(config: RunConfig, found: Sequence[DataSet]) -> tuple[DataSet, list[Rows] | None]:
@@ -84,7 +84,8 @@ def _joined(config: RunConfig, found: Sequence[DataSet]) -> tuple[DataSet, list[
     parts = [np.arange(end - part.num_rows, end) for part, end in zip(found, ends.tolist(), strict=True)]
     inputs = np.concatenate([part.inputs for part in found])
     labels = np.concatenate([part.labels for part in found])
-    return DataSet(inputs, labels, found[0].num_classes, config.name), parts
+    real = [part.targets for part in found if part.targets is not None]
+    return replace(found[0], inputs=inputs, labels=labels, targets=np.concatenate(real) if real else None), parts
 
 
 def _check_clients(config: RunConfig, found: int, words: str) -> None:
@@ -108,7 +109,7 @@ def _split(
     is_test[held_out] = True
     place = np.cumsum(~is_test) - 1  # of a row among the training rows
     kept = None if parts is None else [place[rows[~is_test[rows]]] for rows in parts]
-    return Split(_chosen(data, ~is_test), _chosen(data, is_test)), kept
+    return Split(data.rows(np.flatnonzero(~is_test)), data.rows(np.flatnonzero(is_test))), kept
 
 
 def _drawn(parts: Sequence[Rows], share: float, seed: int) -> Rows:
@@ -120,7 +121,3 @@ def _drawn(parts: Sequence[Rows], share: float, seed: int) -> Rows:
     return np.concatenate(
         [generator.permutation(rows)[:count] for rows, count in zip(parts, counts, strict=True)]
     ).astype(np.int64)
-
-
-def _chosen(data: DataSet, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> DataSet:
-    return DataSet(data.inputs[mask], data.labels[mask], data.num_classes, data.name)

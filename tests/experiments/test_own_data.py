@@ -151,6 +151,15 @@ def test_one_file_alone_is_dealt_out(tables: pd.DataFrame, dresfl: Run) -> None:
     assert found["train_rows"] == 48
 
 
+def test_a_client_without_rows_helps(tables: pd.DataFrame, dresfl: Run) -> None:
+    """It changes nothing in what the others' rows give."""
+    files = 'data.files=["site-0.csv", "", "site-1.csv", "site-2.csv"]'
+    found = train(dresfl, "a", files, "federation.num_clients=4", "engine=coded")
+    assert found["train_rows"] == 48
+    assert found["weights_sha256"] == train(dresfl, "b")["weights_sha256"]
+    refused(dresfl("train", "own.toml", "--set", 'data.files=["", "", ""]'), 2, "names no file")
+
+
 def test_files_below_the_data_folder(tables: pd.DataFrame, tmp_path: Path, dresfl: Run) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

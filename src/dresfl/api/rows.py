@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from dresfl.data import DataSet
-from dresfl.errors import DataError
+from dresfl.errors import DataError, UsageError
 from dresfl.model import Network
+from dresfl.tables import Schema, Table, read_data_set
 
 Array = npt.ArrayLike | torch.Tensor
 Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,), or real targets (m,) or (m,C)
@@ -48,6 +50,28 @@ def _targets(values: Array, network: Network, name: str) -> npt.NDArray[np.float
             "give every row as many targets as the network ends in values",
         )
     return np.ascontiguousarray(targets, dtype=np.float32)
+
+
+def check_schema(schema: Schema, network: Network) -> None:
+    """Refuse a network that is not made for a schema's features, classes or targets."""
+    if schema.task != network.task:
+        raise UsageError(
+            f"the schema is of a {schema.task}, the network of a {network.task}",
+            "a network of a regression has target_bits, for example 10",
+        )
+    outputs = (schema.num_classes, 1) if schema.num_classes == 2 else (schema.num_classes,)
+    if schema.num_features != network.input_size or network.num_classes not in outputs:
+        raise UsageError(
+            f"the schema has {schema.num_features} features and {schema.num_classes} classes, the network has "
+            f"{network.input_size} inputs and {network.num_classes} outputs",
+            "make it with schema.num_features and schema.num_classes",
+        )
+
+
+def table_rows(source: Table, schema: Schema, network: Network, name: str) -> DataSet:
+    """A table's rows for a network that fits its schema: a path, a pandas DataFrame or a pyarrow Table."""
+    data = read_data_set(source, schema, str(source) if isinstance(source, str | Path) else name)
+    return data if network.one_hot or data.is_regression else data.signed()
 
 
 def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:

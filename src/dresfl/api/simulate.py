@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import final, get_args
+from typing import Any, final, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
-from dresfl.data import check_class_weights, integer_rows, no_rows, weighted_rows
+from dresfl.data import DataSet, check_class_weights, integer_rows, no_rows, weighted_rows
 from dresfl.errors import UsageError
 from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
@@ -36,10 +36,11 @@ from dresfl.storage.run_folder import (
     summarise,
 )
 from dresfl.storage.transcript import Recording
+from dresfl.tables import Schema, Table
 
 from .model import Model
 from .plan import plan
-from .rows import Rows, check_range, to_dataset
+from .rows import Rows, check_range, check_schema, table_rows, to_dataset
 from .simulate_hidden import HiddenSimulation, hidden_session
 
 
@@ -69,7 +70,7 @@ class Run:
 
 def simulate(
     network: Network,
-    clients: Sequence[Rows | None],
+    clients: Sequence[Rows | None] | Sequence[Table | None],
     *,
     rounds: int,
     optimizer: Optimizer | None = None,
@@ -80,7 +81,8 @@ def simulate(
     local_steps: int = CodeParameters.local_steps,
     seed: int = 0,
     dropouts: Dropouts | None = None,
-    test: Rows | None = None,
+    test: Rows | Table | None = None,
+    schema: Schema | None = None,
     shift: float = 0.0,
     classes: Sequence[str] = (),
     engine: Engine = "coded",
@@ -101,6 +103,7 @@ def simulate(
     clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0. None:
     a helper without rows, which computes on the rows of the others. A network with `target_bits` is one of a
     regression: it takes (inputs, targets), real numbers. One that ends in a single value tells classes 0 and 1 apart.
+    schema: with it every client, and the test, is a table: a path, a pandas DataFrame or a pyarrow Table.
     local_steps: s, the mini-batches of a round on which clients step before they answer; needs plain SGD.
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
@@ -136,12 +139,19 @@ def simulate(
             raise UsageError(f"{name} must be at least {least}, not {value}")
     if engine not in get_args(Engine):
         raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
+    if schema is not None:
+        check_schema(schema, network)
+        classes = classes or schema.label.classes
     if classes and len(classes) != network.num_labels:
         raise UsageError(f"{len(classes)} classes are named, but the network has {network.num_labels}")
     if dropouts is not None and len(dropouts.rates) != len(clients):
         raise UsageError(f"the dropouts are of {len(dropouts.rates)} clients, but {len(clients)} clients have rows")
-    data = [None if rows is None else to_dataset(rows, network, f"client {i}") for i, rows in enumerate(clients)]
-    tested = None if test is None else to_dataset(test, network, "test")
+
+    def checked(rows: Any, name: str) -> DataSet:
+        return to_dataset(rows, network, name) if schema is None else table_rows(rows, schema, network, name)
+
+    data = [None if rows is None else checked(rows, f"client {i}") for i, rows in enumerate(clients)]
+    tested = None if test is None else checked(test, "test")
     for part in [*data, tested]:
         if part is not None:
             check_range(part, network, shift)

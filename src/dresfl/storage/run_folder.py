@@ -41,7 +41,17 @@ from .model_file import StoredModel, write_model
 from .round_log import NAME as ROUNDS
 from .round_log import RoundLog
 
-RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", ROUNDS, "data.json", "config.toml")
+RUN_FILES = (
+    "summary.json",
+    "model.safetensors",
+    NEWEST,
+    EARLIER,
+    "metrics.jsonl",
+    ROUNDS,
+    "data.json",
+    "schema.toml",
+    "config.toml",
+)
 
 
 @final

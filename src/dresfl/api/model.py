@@ -13,6 +13,7 @@ from dresfl.model import Network, weights_sha256
 from dresfl.quantize import Quantizer
 from dresfl.storage.model_file import StoredModel, read_model, write_model
 
+from .real_network import Preparation, RealNetwork
 from .rows import Array, to_inputs
 
 _VALUES_AT_A_TIME = 2**21  # of the widest layer, in float64
@@ -58,6 +59,21 @@ class Model:
         """The names of the classes; empty if none were given."""
         return self._stored.classes
 
+    @property
+    def task(self) -> str:
+        """What it predicts: "classification" or "regression"."""
+        return "classification"
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in order; empty if none were given."""
+        return self._stored.feature_names
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units of the inputs before any scaling, "" for an input without one; empty if none were given."""
+        return self._stored.units
+
     def predict(self, inputs: Array) -> npt.NDArray[np.int64]:
         """The class of each row (m,): the place of its largest output."""
         classes: npt.NDArray[np.int64] = self.decision_function(inputs).argmax(1)
@@ -93,6 +109,20 @@ class Model:
         True
         """
         return TorchModel(self._stored)
+
+    def to_real(self) -> RealNetwork:
+        """The model as plain real numbers, for files that other programs read."""
+        stored, size = self._stored, self.network.input_size
+        open_end = np.full(size, np.inf)
+        preparation = Preparation(
+            low=-open_end,
+            high=open_end,
+            offset=np.zeros(size),
+            factor=np.ones(size),
+            shift=stored.shift,
+            input_bits=self.network.input_bits,
+        )
+        return RealNetwork(self.network, self.network.tensors(stored.weights), preparation)
 
 
 def load_model(path: str | Path) -> Model:

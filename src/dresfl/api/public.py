@@ -1,5 +1,7 @@
 """Every name of `import dresfl as dr`, written once."""
 
+from dresfl.api.evaluation import ClassReport, NumberReport, evaluate
+from dresfl.api.export import export_model
 from dresfl.api.model import Model, TorchModel, load_model
 from dresfl.api.partition import partition
 from dresfl.api.plan import Plan, plan
@@ -43,6 +45,10 @@ __all__ = [
     "Model",
     "TorchModel",
     "load_model",
+    "evaluate",
+    "ClassReport",
+    "NumberReport",
+    "export_model",
     "Network",
     "mlp",
     "Dense",

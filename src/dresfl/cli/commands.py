@@ -408,7 +408,7 @@ def predict_command(
 ) -> None:
     """Predict the class of each row; with labels, also say how many are right."""
     from dresfl.api.model import load_model
-    from dresfl.deploy.rows import read_npz_arrays
+    from dresfl.data import read_npz_arrays
 
     trained = load_model(model)
     arrays = read_npz_arrays(rows, "inputs")

@@ -128,9 +128,10 @@ def _value(hint: Any, value: object, where: str, default: object = None, advice:
         if not isinstance(value, list):
             raise UsageError(f"{where} must be a list of layers")
         return tuple(parse_layer(entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if hint == tuple[int, ...]:
-        if not isinstance(value, list) or any(type(entry) is not int for entry in value):
-            raise UsageError(f"{where} must be a list of integers, not {value!r}")
+    if hint in (tuple[int, ...], tuple[str, ...]):
+        entry_type, words = (int, "integers") if hint == tuple[int, ...] else (str, "strings")
+        if not isinstance(value, list) or any(type(entry) is not entry_type for entry in value):
+            raise UsageError(f"{where} must be a list of {words}, not {value!r}")
         return tuple(value)
     if origin in (types.UnionType, typing.Union):  # `int | None`: TOML has no null, so the other one
         (hint,) = (choice for choice in choices if choice is not types.NoneType)

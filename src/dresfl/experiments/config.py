@@ -29,11 +29,34 @@ PAPER_CODE = CodeParameters(num_clients=20)
 @final
 @dataclass(frozen=True)
 class Data:
-    """Which data set, and how it is spread over the clients."""
+    """Which data set, or whose files, and how the rows are spread over the clients."""
 
     dataset: str = "digits"
     partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
+    files: tuple[str, ...] = ()  # instead of a data set: a table or a folder of images for each client, or one for all
+    schema: str = ""  # of the tables
+    client_column: str = ""  # of one table for all: the column that says whose a row is
+    test_file: str = ""  # a table or a folder of images that the run is measured on
+    test_share: float = 0.2  # without a test file: the share of each client's rows that it is measured on
+    image_size: int = 0  # the side to which images of a folder are resized; 0: all must have one size
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            of_files = ("schema", "client_column", "test_file", "test_share", "image_size")
+            given = [name for name in of_files if getattr(self, name) != getattr(Data, name)]
+            if given:
+                raise UsageError(
+                    f"data.{given[0]} is of files, and data.files is empty", 'for example files = ["a.csv"]'
+                )
+        elif self.dataset != Data.dataset:
+            raise UsageError("data.dataset and data.files are both given", "leave one of them out")
+        if self.client_column and len(self.files) != 1:
+            raise UsageError(f"data.client_column is of one file, not of {len(self.files)}", "leave it out")
+        if not 0 < self.test_share < 1:
+            raise UsageError(f"data.test_share must lie between 0 and 1, not {self.test_share:g}")
+        if self.image_size < 0:
+            raise UsageError(f"data.image_size must not be negative, not {self.image_size}")
 
 
 @final

@@ -13,7 +13,7 @@ from torch import Tensor
 from dresfl.api.simulate import check_device
 from dresfl.api.simulate_hidden import hidden_session
 from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partition
-from dresfl.errors import DataError
+from dresfl.errors import DataError, UsageError
 from dresfl.features import extract_features
 from dresfl.federation.agreement import Mode
 from dresfl.model import Network
@@ -22,6 +22,7 @@ from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import Dropouts, bernoulli, from_trace, no_dropouts, paper
 
 from .config import RunConfig
+from .own_data import OwnData, load_own_data
 
 Rows = npt.NDArray[np.int64]
 ClientData = list[tuple[Tensor, Tensor]]
@@ -38,6 +39,7 @@ class Prepared:
     quantizer: Quantizer
     session: Session
     dropouts: Dropouts
+    own: OwnData | None = None  # of the configuration's own files
     kept: dict[Quantizer, ClientData] = field(default_factory=dict)  # the integer rows, for runs with the same parts
 
     def client_data(self) -> ClientData:
@@ -61,6 +63,8 @@ class Prepared:
 def load_split(config: RunConfig, folder: Path | None, shared: Path | None = None) -> Split:
     """Read the data: images, or features if the configuration asks for them. `shared`: see `extract_features`."""
     check_device(config.device)
+    if config.data.files:
+        raise UsageError("this command is of the known data sets, and data.files is given", "use dresfl train")
     images = load(config.data.dataset, folder)
     return extract_features(images, config.features, folder, config.device, shared)
 
@@ -74,6 +78,9 @@ def prepare(
     then measured on them, and the test set is left alone.
     """
     check_device(config.device)
+    own = load_own_data(config, folder) if split is None and config.data.files else None
+    if own is not None:
+        split = extract_features(own.split, config.features, folder, config.device)
     split = load_split(config, folder) if split is None else split
     quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
@@ -85,14 +92,17 @@ def prepare(
             train.inputs[held_out], train.labels[held_out], train.num_classes, train.name, transformed=True
         )
         split = Split(train, measured, made_from=split.origin)
-    dealt = partition(
-        train.labels[given],
-        config.federation.num_clients,
-        config.data.partition,
-        alpha=config.data.alpha,
-        seed=config.seed,
-    )
-    parts = [given[rows] for rows in dealt]
+    if own is not None and own.parts is not None:
+        parts = own.parts
+    else:
+        dealt = partition(
+            train.labels[given],
+            config.federation.num_clients,
+            config.data.partition,
+            alpha=config.data.alpha,
+            seed=config.seed,
+        )
+        parts = [given[rows] for rows in dealt]
     client_rows = tuple(len(rows) for rows in parts)
     if config.mode == "hidden":
         code, settings, optimizer = config.federation, config.hidden, config.optimizer
@@ -108,7 +118,7 @@ def prepare(
             local=make_local_plan(network, config.federation, config.optimizer, config.rounds),
             device=config.device,
         )
-    return Prepared(config, split, parts, quantizer, session, _dropouts(config))
+    return Prepared(config, split, parts, quantizer, session, _dropouts(config), own)
 
 
 def build_network(config: RunConfig, data: DataSet) -> Network:

@@ -17,6 +17,7 @@ from dresfl.files import write_atomic
 from dresfl.kernels.threads import torch_threads
 from dresfl.runtimes.local import Ranks
 from dresfl.storage.run_folder import RUN_FILES, Watcher, read_summary
+from dresfl.tables import load_schema
 
 from .config import RunConfig, differences, load_config
 from .prepare import Prepared, prepare
@@ -61,7 +62,9 @@ def train(
         if leads:  # only now: a run that cannot start holds no folder
             write_atomic(out / "config.toml", to_toml(config).encode())
             _keep_origin(prepared, out)
+            _keep_schema(prepared, out)
             _note_dangers(prepared, note)
+        classes = () if prepared.own is None else prepared.own.classes
         if config.mode == "hidden":
             hidden = HiddenSimulation(
                 session=prepared.session,
@@ -72,6 +75,7 @@ def train(
                 test_rows=prepared.split.test.num_rows,
                 evaluate_every=config.evaluate_every,
                 shift=config.model.shift,
+                classes=classes,
                 name=config.name,
                 folder=out,
                 checkpoint_every=config.checkpoint_every,
@@ -88,6 +92,7 @@ def train(
             test_rows=prepared.split.test.num_rows,
             evaluate_every=config.evaluate_every,
             shift=config.model.shift,
+            classes=classes,
             name=config.name,
             folder=out,
             checkpoint_every=config.checkpoint_every,
@@ -122,6 +127,17 @@ def _keep_origin(prepared: Prepared, out: Path) -> None:
             "give the folder that it began with, or choose another --out; `dresfl data check` shows the digests",
         )
     write_atomic(out / "data.json", (json.dumps(origin, indent=2) + "\n").encode())
+
+
+def _keep_schema(prepared: Prepared, out: Path) -> None:
+    """Write schema.toml, if the rows are of tables; refuse to go on with another schema than the run began with."""
+    schema = None if prepared.own is None else prepared.own.schema
+    if schema is None:
+        return
+    path = out / "schema.toml"
+    if path.exists() and load_schema(path).digest() != schema.digest():
+        raise CheckpointError(f"the run in {out} began with another schema", "give that one, or choose another --out")
+    write_atomic(path, schema.to_toml().encode())
 
 
 def _note_dangers(prepared: Prepared, note: Callable[[str], None]) -> None:

@@ -48,6 +48,7 @@ RUN_FILES = (
     EARLIER,
     "metrics.jsonl",
     "data.json",
+    "schema.toml",
     "config.toml",
 )
 

@@ -42,6 +42,8 @@ FILES = {
     "config.toml",
     "data.json",
     "metrics.jsonl",
+    "model-card.json",
+    "model-card.md",
     "model.safetensors",
     "summary.json",
 }
@@ -202,9 +204,9 @@ def test_a_crash_at_any_disk_access_is_survived(tmp_path, monkeypatch):
         train(small(*settings), out=tmp_path / "unbroken")
         steps = count()
     wanted = outcome(tmp_path / "unbroken")
-    # config, data digests, three checkpoints with the metrics before each, model, summary: three accesses a file; and
-    # two checkpoints that stay as the one before
-    assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 3
+    # config, data digests, three checkpoints with the metrics before each, model, its card twice, summary: three
+    # accesses a file; and two checkpoints that stay as the one before
+    assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 6 + 3
     for step in range(1, steps + 1):
         out = tmp_path / str(step)
         with monkeypatch.context() as patched:

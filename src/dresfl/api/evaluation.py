@@ -37,7 +37,11 @@ class CalibrationBin:
 @final
 @dataclass(frozen=True)
 class ClassReport:
-    """A classification, measured. `confusion[i][j]` counts rows of class i that were predicted as class j."""
+    """A classification, measured. `confusion[i][j]` counts rows of class i that were predicted as class j.
+
+    >>> class_report(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0])).to_dict()["confusion"]
+    ((1, 1), (0, 0))
+    """
 
     rows: int
     accuracy: float
@@ -56,7 +60,11 @@ class ClassReport:
 @final
 @dataclass(frozen=True)
 class NumberReport:
-    """A regression, measured in the target's unit."""
+    """A regression, measured in the target's unit.
+
+    >>> number_report(np.array([1.0, 3.0]), np.array([1.0, 2.0])).mae
+    0.5
+    """
 
     rows: int
     r2: float | None  # None: all targets are the same
@@ -126,9 +134,7 @@ def number_report(predictions: Floats, targets: Floats, unit: str = "") -> Numbe
     errors = found - wanted
     spread = np.square(wanted - wanted.mean(0)).sum(0)
     r2 = float((1 - np.square(errors).sum(0) / spread).mean()) if (spread > 0).all() else None
-    return NumberReport(
-        len(wanted), r2, float(np.abs(errors).mean()), float(np.sqrt(np.square(errors).mean())), unit
-    )
+    return NumberReport(len(wanted), r2, float(np.abs(errors).mean()), float(np.sqrt(np.square(errors).mean())), unit)
 
 
 def evaluate(model: Model, inputs: Array, outcomes: Array) -> ClassReport | NumberReport:

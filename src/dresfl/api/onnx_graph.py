@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dresfl.errors import UsageError

@@ -62,7 +62,9 @@ class RealNetwork:
     target_factor: float = 1.0
 
 
-def real_outputs(field: Arithmetic[Elements], network: Network, tensors: dict[str, Tensor], inputs: Elements) -> Elements:
+def real_outputs(
+    field: Arithmetic[Elements], network: Network, tensors: dict[str, Tensor], inputs: Elements
+) -> Elements:
     """f(x) of real inputs (1,1,B,F) -> (1,1,B,C): `Network.outputs` with all scales 2^0."""
     x = inputs
     parameters = iter(network.parameters)
@@ -82,7 +84,7 @@ def real_outputs(field: Arithmetic[Elements], network: Network, tensors: dict[st
 
 @final
 class RealModule(nn.Module):
-    """A `RealNetwork` in torch, float64: features (m,F) or (m, …) in, outputs (m,C) or targets out. Nothing is refused."""
+    """A `RealNetwork` in torch, float64: features (m, …) in, outputs (m,C) or targets out. Nothing is refused."""
 
     def __init__(self, real: RealNetwork) -> None:
         super().__init__()

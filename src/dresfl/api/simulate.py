@@ -23,9 +23,10 @@ from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
-from dresfl.storage.model_file import StoredModel
+from dresfl.storage.model_file import StoredModel, with_schema
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
 from dresfl.storage.transcript import Recording
+from dresfl.tables import Schema
 
 from .model import Model
 from .plan import plan
@@ -227,6 +228,7 @@ class Simulation:
     recorded: tuple[str, ...] = ()  # the participants that have one
     blinded: bool = False  # answers are blinded as between real participants
     ranks: Ranks | None = None  # the processes that share the run; rank 0 alone evaluates and writes. None: this one
+    schema: Schema | None = None  # of the tables that the rows came from; the model carries it
 
     def __post_init__(self) -> None:
         if self.ranks is not None and (self.record is not None or self.blinded):
@@ -265,6 +267,7 @@ class Simulation:
                 test_rows=self.test_rows,
             )
             model = StoredModel(network, training.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
+            model = model if self.schema is None else with_schema(model, self.schema)
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 

@@ -1,7 +1,7 @@
 """The model card of a run: what was trained, on how many rows, how it was measured, and what it does not promise.
 
-Whoever writes a model into a run's folder writes `model-card.json` and `model-card.md` beside it. Both say the same, and
-say only what the run itself knows. A card holds no row and no value of one.
+Whoever writes a model into a run's folder writes `model-card.json` and `model-card.md` beside it. Both say the same,
+and only what the run itself knows. A card holds no row and no value of one.
 """
 
 import json
@@ -92,9 +92,6 @@ def card_markdown(card: Mapping[str, Any]) -> str:
             f"| {_cell(name)} | {_cell(unit) or '–'} |"
             for name, unit in zip(model["feature_names"], units, strict=True)
         ]
-    if model["schema"]:
-        fence = "`" * (3 + max(map(len, "".join(c if c == "`" else " " for c in model["schema"]).split()), default=0))
-        lines += ["", "### Schema", "", f"{fence}toml", model["schema"].rstrip("\n"), fence]
     lines += ["", *_table("The training", _training_rows(training))]
     lines += ["", *_table("How it was measured", _measured_rows(card["measured"]))]
     lines += ["", "## What the training showed to whom", ""]
@@ -118,6 +115,7 @@ def _model_rows(model: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("largest input in training", f"{model['input_bound']:.6g}"),
         ("outputs", str(model["outputs"])),
         ("classes", ", ".join(map(_cell, model["classes"])) or "not named"),
+        ("schema", "in `model.safetensors` and `model-card.json`" if model["schema"] else "none"),
         ("SHA-256 of the weights", f"`{model['weights_sha256']}`"),
     ]
     return [row for row in rows if row[0] != "classes" or model["task"] == "classification"]
@@ -129,7 +127,7 @@ def _shifted(shift: float) -> str:
 
 def _layer(layer: Mapping[str, Any]) -> str:
     sizes = [f"{key} {value}" for key, value in layer.items() if key in ("units", "channels", "kernel", "stride")]
-    return layer["kind"] + (f" ({', '.join(sizes)})" if sizes else "")
+    return str(layer["kind"]) + (f" ({', '.join(sizes)})" if sizes else "")
 
 
 def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -156,7 +154,7 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("test accuracy", f"{100 * measured['test_accuracy']:.2f} %"))
     if measured["test_r2"] is not None:
         rows.append(("R² on the test rows", f"{measured['test_r2']:.4f}"))
-    if rows:
+    if rows and measured["test_rows"] is not None:
         rows.append(("test rows", f"{measured['test_rows']:,}"))
     if measured["validation_losses"]:
         done, loss = list(measured["validation_losses"].items())[-1]

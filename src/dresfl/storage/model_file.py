@@ -15,6 +15,7 @@ It is a safetensors file. Its tensors are the real weights, exact in float64: `l
 The bytes follow from these values alone, so the coordinator and every client of a run hold the same file.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -30,6 +31,7 @@ from torch import Tensor
 from dresfl.errors import DresError, ModelError
 from dresfl.files import write_atomic
 from dresfl.model import Network, layer_from_dict, weights_sha256
+from dresfl.tables import Schema
 
 from .tensors import decode_tensors
 
@@ -52,6 +54,18 @@ class StoredModel:
     feature_names: tuple[str, ...] = ()  # of the inputs, in order; empty if nobody named them
     units: tuple[str, ...] = ()  # of the inputs before any scaling; "" for one without a unit
     schema: str = ""  # of the table that the rows came from, as TOML; "" if they came from none
+
+
+def with_schema(model: StoredModel, schema: Schema) -> StoredModel:
+    """The model with the schema of the tables that it was trained on, and the names and units that follow from it."""
+    units = [column.unit if name == column.name else "" for column in schema.columns for name in column.features]
+    return dataclasses.replace(
+        model,
+        classes=schema.label.classes,
+        feature_names=schema.feature_names,
+        units=tuple(units) if any(units) else (),
+        schema=schema.to_toml(),
+    )
 
 
 def write_model(path: Path, model: StoredModel, *, private: bool = False) -> None:

@@ -30,21 +30,22 @@ class Quantizer:
         if not 0 <= self.input_bits <= 16:
             raise UsageError(f"input_bits must lie in 0..16, not {self.input_bits}")
 
-    def integers(self, inputs: Tensor) -> Tensor:
-        """What a client shares instead of its real inputs, int32."""
+    def integers(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """What a client shares instead of its real inputs, int32; or written into `out`, int16 or int32."""
         # Without a shift float32 gives the same integers: a power of two changes exponents alone, and the integers
         # stay below 2^24.
         in_float32 = self.shift == 0 and inputs.dtype in (torch.float16, torch.float32)
         reals = inputs.to(torch.float32 if in_float32 else torch.float64)
-        low, high = (float(bound) for bound in reals.aminmax()) if reals.numel() else (0.0, 0.0)
-        if not (math.isfinite(low) and math.isfinite(high)):
+        scaled = (reals + self.shift if self.shift else reals) * 2.0**self.input_bits
+        low, high = (float(bound) for bound in scaled.aminmax()) if scaled.numel() else (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)) and not bool(reals.isfinite().all()):
             raise DataError("the inputs hold NaN or infinite values", "remove or impute them before sharing")
-        if max(abs(low + self.shift), abs(high + self.shift)) * 2.0**self.input_bits >= 2**20:
+        if max(abs(low), abs(high)) >= (2**15 - 1 if out is not None and out.dtype == torch.int16 else 2**20):
             raise DataError(
                 f"an input does not fit {self.input_bits} input bits",
                 "scale the features to about [0, 1] or [-1, 1] first",
             )
-        return ((reals + self.shift) * 2.0**self.input_bits).round_().to(torch.int32)
+        return scaled.round_().to(torch.int32) if out is None else out.copy_(scaled.round_())
 
 
 def weight_integers(weights: Tensor, scales: Tensor) -> Tensor:

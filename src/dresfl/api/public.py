@@ -29,6 +29,8 @@ from dresfl.runtimes.local import from_trace as dropouts_from_trace
 from dresfl.runtimes.local import paper as paper_dropouts
 from dresfl.storage.run_folder import Measurement, Progress, Summary
 from dresfl.storage.transcript import Transcript
+from dresfl.tables import Column, Label, Schema, load_schema
+from dresfl.tables import read_data_set as read_table
 
 __all__ = [
     "plan",
@@ -69,6 +71,11 @@ __all__ = [
     "Split",
     "load_dataset",
     "partition",
+    "Schema",
+    "Column",
+    "Label",
+    "load_schema",
+    "read_table",
     "DresError",
     "UsageError",
     "InfeasiblePlan",

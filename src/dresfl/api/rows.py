@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from dresfl.data import DataSet
-from dresfl.errors import DataError
+from dresfl.errors import DataError, UsageError
 from dresfl.model import Network
+from dresfl.tables import Schema, Table, read_data_set
 
 Array = npt.ArrayLike | torch.Tensor
 Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
@@ -29,6 +31,18 @@ def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
             "number the classes from 0; one-hot labels become integers with labels.argmax(1)",
         )
     return DataSet(inputs, labels.astype(np.int64), network.num_classes, name)
+
+
+def table_rows(source: Table, schema: Schema, network: Network, name: str) -> DataSet:
+    """A table's rows for a network: a path, a pandas DataFrame or a pyarrow Table."""
+    wanted = schema.num_features, schema.num_classes
+    if wanted != (network.input_size, network.num_classes):
+        raise UsageError(
+            f"the schema has {wanted[0]} features and {wanted[1]} classes, the network {network.input_size} and "
+            f"{network.num_classes}",
+            "make it with schema.num_features and schema.num_classes",
+        )
+    return read_data_set(source, schema, str(source) if isinstance(source, str | Path) else name)
 
 
 def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import final, get_args
+from typing import Any, final, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
-from dresfl.data import integer_rows
+from dresfl.data import DataSet, integer_rows
 from dresfl.errors import UsageError
 from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
@@ -26,11 +26,11 @@ from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel, with_schema
 from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
 from dresfl.storage.transcript import Recording
-from dresfl.tables import Schema
+from dresfl.tables import Schema, Table
 
 from .model import Model
 from .plan import plan
-from .rows import Rows, check_range, to_dataset
+from .rows import Rows, check_range, table_rows, to_dataset
 from .simulate_hidden import HiddenSimulation, hidden_session
 
 
@@ -60,7 +60,7 @@ class Run:
 
 def simulate(
     network: Network,
-    clients: Sequence[Rows],
+    clients: Sequence[Rows] | Sequence[Table],
     *,
     rounds: int,
     optimizer: Optimizer | None = None,
@@ -71,7 +71,8 @@ def simulate(
     local_steps: int = CodeParameters.local_steps,
     seed: int = 0,
     dropouts: Dropouts | None = None,
-    test: Rows | None = None,
+    test: Rows | Table | None = None,
+    schema: Schema | None = None,
     shift: float = 0.0,
     classes: Sequence[str] = (),
     engine: Engine = "coded",
@@ -88,6 +89,7 @@ def simulate(
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
     clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0.
+    schema: with it every client, and the test, is a table: a path, a pandas DataFrame or a pyarrow Table.
     local_steps: s, the mini-batches of a round on which clients step before they answer; needs plain SGD.
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
@@ -121,12 +123,20 @@ def simulate(
             raise UsageError(f"{name} must be at least {least}, not {value}")
     if engine not in get_args(Engine):
         raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
+    if schema is not None and not classes:
+        classes = schema.label.classes
     if classes and len(classes) != network.num_classes:
         raise UsageError(f"{len(classes)} classes are named, but the network ends in {network.num_classes} values")
     if dropouts is not None and len(dropouts.rates) != len(clients):
         raise UsageError(f"the dropouts are of {len(dropouts.rates)} clients, but {len(clients)} clients have rows")
-    data = [to_dataset(rows, network, f"client {i}") for i, rows in enumerate(clients)]
-    tested = None if test is None else to_dataset(test, network, "test")
+
+    def checked(rows: Any, name: str) -> DataSet:
+        if schema is not None:
+            return table_rows(rows, schema, network, name)
+        return to_dataset(rows, network, name)
+
+    data = [checked(rows, f"client {i}") for i, rows in enumerate(clients)]
+    tested = None if test is None else checked(test, "test")
     for part in [*data, *([tested] if tested else [])]:
         check_range(part, network, shift)
     quantizer = Quantizer(network.input_bits, shift)

@@ -12,7 +12,21 @@ from dresfl import __version__
 from dresfl.errors import DresError, TooFewAnswers, UsageError
 from dresfl.experiments.presets import preset_names
 
-from . import advice, audit, data, display, flower, hidden_plan, identity, local_prices, network, reproduce, using
+from . import (
+    advice,
+    audit,
+    bench,
+    data,
+    display,
+    flower,
+    hidden_plan,
+    identity,
+    local_prices,
+    network,
+    reproduce,
+    schema,
+    using,
+)
 from .display import JsonOption
 
 if TYPE_CHECKING:
@@ -356,52 +370,10 @@ def vectors_command(
         print(f"{check}: all {check_vectors(check)} values agree")
 
 
-@app.command(
-    "bench",
-    epilog="Examples: `dresfl bench --quick`; `dresfl bench --json bench.json --plot bench.png`; "
-    "`dresfl bench --from bench.json --page benchmarks.md` renders without measuring.",
-)
-def bench_command(
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: shorter budgets, fewer sizes.")] = False,
-    threads: Annotated[int, typer.Option(help="CPU threads, ours and the other libraries'.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results as JSON; - for stdout.")
-    ] = None,
-    picture: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw a PNG, SVG or PDF.")] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the results as a Markdown page.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE.json", help="Render these results; measure nothing.")
-    ] = None,
-) -> None:
-    """Measure every stage beside its limit and other libraries, its growth and its memory."""
-    from dresfl.experiments import bench
-    from dresfl.files import write_atomic
-
-    display.keep_freed_memory()
-    if picture is not None:
-        bench.picture_format(picture)  # now, not after minutes of measuring
-    if source is not None:
-        results = bench.read_results(source)
-    else:
-        settings = bench.QUICK if quick else bench.FULL
-        results = bench.measure(settings, device=device, threads=threads, note=display.note)
-    as_json = json.dumps(results, indent=2)
-    if json_file is not None and str(json_file) != "-":
-        write_atomic(json_file, (as_json + "\n").encode())
-    if picture is not None:
-        bench.plot(results, picture)
-    if page is not None:
-        write_atomic(page, bench.page(results).encode())
-    if json_file is not None and str(json_file) == "-":
-        print(as_json)
-        return
-    for table in bench.tables(results):
-        display.print_table(table.title, table.columns, table.rows)
-
-
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(schema.app, name="schema")
 app.command("predict", epilog="Example: `dresfl predict runs/mine/model.safetensors new.csv --out predictions.csv`")(
     using.predict_command
 )

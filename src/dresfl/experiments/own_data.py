@@ -1,7 +1,7 @@
 """A configuration's own files -> a split and each client's rows: a simulated federation on real tables or images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -100,8 +100,9 @@ def _split(
     config: RunConfig, data: DataSet, parts: list[Rows] | None, test: DataSet | None
 ) -> tuple[Split, list[Rows] | None]:
     """Training and test rows, and each client's rows of the training set."""
+    data = replace(data, name=Path(config.name).name)
     if test is not None:
-        return Split(data, test), parts
+        return Split(data, replace(test, name=data.name)), parts
     held_out = _drawn(parts if parts is not None else [np.arange(data.num_rows)], config.data.test_share, config.seed)
     is_test = np.zeros(data.num_rows, np.bool_)
     is_test[held_out] = True

@@ -19,7 +19,7 @@ from dresfl.errors import DataError, UsageError
 Table: TypeAlias = Any
 """A path, a pyarrow Table or RecordBatch, or a pandas DataFrame."""
 
-ROWS_AT_A_TIME = 2**16
+ROWS_AT_A_TIME = 2**14  # features of so many rows stay in a processor's cache
 _CSV_BLOCK = 2**22  # bytes
 _DELIMITERS = ",;\t|"
 
@@ -210,7 +210,8 @@ def _csv_batches(path: Path, columns: Sequence[str] | None, broken: BrokenRows |
 
 
 def _parquet(path: Path) -> Any:
-    return library("pyarrow.parquet").ParquetFile(path, memory_map=False, buffer_size=2**20)
+    """The file, read through a small buffer for each column: row groups of a million rows are never whole in memory."""
+    return library("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=2**16)
 
 
 def _parquet_batches(path: Path, columns: Sequence[str] | None, broken: BrokenRows | None) -> Iterator[Any]:

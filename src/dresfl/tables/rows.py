@@ -10,6 +10,7 @@ import torch
 
 from dresfl.data import DataSet
 from dresfl.errors import DataError, UsageError
+from dresfl.kernels.threads import torch_threads
 from dresfl.quantize import Quantizer
 
 from .columns import as_text
@@ -80,34 +81,37 @@ def read_integers(
 ) -> tuple[torch.Tensor, npt.NDArray[np.int64] | npt.NDArray[np.float32]]:
     """A table's inputs as the integers (m,F) that a client shares, and its labels (m,) or targets (m,1).
 
-    The reals of one batch at a time are in memory, so a table takes 2 bytes for each feature, or 4 if 2 are too few.
+    The reals of one batch at a time are in memory. An integer takes 2 bytes if the schema bounds every input, else 4.
     """
     encoder = Encoder(schema, source_name(source))
+    dtype = _integer_type(schema, quantizer)
     known = num_rows(source)
+    whole = None if known is None else torch.empty(known, schema.num_features, dtype=dtype)
     blocks: list[torch.Tensor] = []
-    out = None if known is None else torch.empty(known, schema.num_features, dtype=torch.int16)
     outcomes: list[npt.NDArray[Any]] = []
-    place = 0
-    for batch in _numbered(encoder, source):
-        block = quantizer.integers(torch.from_numpy(encoder.inputs(batch)))
-        outcomes.append(_outcome(encoder, batch))
-        wide = bool(block.abs().max() >= 2**15)
-        if out is None:
-            blocks.append(block if wide else block.to(torch.int16))
-            continue
-        if wide and out.dtype == torch.int16:
-            out = out.to(torch.int32)
-        out[place : place + len(block)] = block
-        place += len(block)
+    with torch_threads(1):  # a batch is too small for more: they would wait for each other after every operation
+        for batch in _numbered(encoder, source):
+            rows = torch.from_numpy(encoder.inputs(batch))
+            here = slice(encoder.rows, encoder.rows + len(rows))
+            block = torch.empty(rows.shape, dtype=dtype) if whole is None else whole[here]
+            quantizer.integers(rows, out=block)
+            blocks += [block] if whole is None else []
+            outcomes.append(_outcome(encoder, batch))
     if not outcomes:
         raise DataError(f"{encoder.name} has no rows", "give at least one row after the header")
-    return _joined(blocks) if out is None else out, np.concatenate(outcomes)
+    return _joined(blocks) if whole is None else whole, np.concatenate(outcomes)
+
+
+def _integer_type(schema: Schema, quantizer: Quantizer) -> torch.dtype:
+    """The narrower of int16 and int32 that holds the integers of every row that the schema allows."""
+    bound = schema.input_bound
+    fits = bound is not None and (bound + abs(quantizer.shift)) * 2.0**quantizer.input_bits < 2**15 - 1
+    return torch.int16 if fits else torch.int32
 
 
 def _joined(blocks: list[torch.Tensor]) -> torch.Tensor:
     """Blocks of rows as one, each freed as soon as it is copied."""
-    dtype = torch.int32 if any(block.dtype == torch.int32 for block in blocks) else torch.int16
-    out = torch.empty(sum(map(len, blocks)), blocks[0].shape[1], dtype=dtype)
+    out = torch.empty(sum(map(len, blocks)), blocks[0].shape[1], dtype=blocks[0].dtype)
     place = 0
     blocks.reverse()
     while blocks:

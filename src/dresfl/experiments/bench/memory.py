@@ -85,13 +85,14 @@ def _peak(call: Call, device: str) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     try:
         _CLEAR.write_text("5")  # the peak is now what is resident now
-        resident = _resident("VmRSS")
+        before = resident("VmRSS")
     except (OSError, KeyError):
         return None
     call()
-    return max(0, _resident("VmHWM") - resident)
+    return max(0, resident("VmHWM") - before)
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
+    """Bytes of this process that are in memory: VmRSS now, VmHWM at the peak."""
     lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
     return 1024 * int(lines[name].split()[0])

@@ -141,7 +141,7 @@ def _words(name: str, found: _Seen) -> tuple[str, ...]:
 def _label(name: str, task: Task, found: _Seen, words_wanted: bool) -> tuple[Label, str]:
     if task == "classification":
         classes = _words(name, found) if words_wanted else ()
-        return Label(name, classes), "" if classes else 'Write the classes: classes = ["no", "yes"]'
+        return Label(name, classes), "" if classes else 'Write the classes: classes = ["…", "…"]'
     if "number" not in found.possible or "number" not in found.ranges:
         raise DataError(f"the label {name!r} is no number", 'use task = "classification", or another label')
     minimum, maximum = _numbers_around(*found.ranges["number"])

@@ -76,9 +76,7 @@ def split_by_client(source: Table, schema: Schema, client_column: str) -> Client
     return ClientRows(_data_set(parts, schema, encoder.name), tuple(names.tolist()), rows)
 
 
-def read_integers(
-    source: Table, schema: Schema, quantizer: Quantizer
-) -> tuple[torch.Tensor, npt.NDArray[np.int64] | npt.NDArray[np.float32]]:
+def read_integers(source: Table, schema: Schema, quantizer: Quantizer) -> tuple[torch.Tensor, torch.Tensor]:
     """A table's inputs as the integers (m,F) that a client shares, and its labels (m,) or targets (m,1).
 
     The reals of one batch at a time are in memory. An integer takes 2 bytes if the schema bounds every input, else 4.
@@ -86,20 +84,32 @@ def read_integers(
     encoder = Encoder(schema, source_name(source))
     dtype = _integer_type(schema, quantizer)
     known = num_rows(source)
-    whole = None if known is None else torch.empty(known, schema.num_features, dtype=dtype)
-    blocks: list[torch.Tensor] = []
-    outcomes: list[npt.NDArray[Any]] = []
+    integers: list[torch.Tensor] = []
+    outcomes: list[torch.Tensor] = []
+    if known:  # what is to be filled is there at once, and is in memory as far as it is filled
+        integers.append(torch.empty(known, schema.num_features, dtype=dtype))
+        outcomes.append(torch.empty((known, *_outcome_shape(schema)), dtype=_outcome_type(schema)))
     with torch_threads(1):  # a batch is too small for more: they would wait for each other after every operation
         for batch in _numbered(encoder, source):
-            rows = torch.from_numpy(encoder.inputs(batch))
-            here = slice(encoder.rows, encoder.rows + len(rows))
-            block = torch.empty(rows.shape, dtype=dtype) if whole is None else whole[here]
-            quantizer.integers(rows, out=block)
-            blocks += [block] if whole is None else []
-            outcomes.append(_outcome(encoder, batch))
+            rows, outcome = torch.from_numpy(encoder.inputs(batch)), torch.from_numpy(_outcome(encoder, batch))
+            if known:
+                here = slice(encoder.rows, encoder.rows + len(rows))
+                quantizer.integers(rows, out=integers[0][here])
+                outcomes[0][here] = outcome
+            else:
+                integers.append(quantizer.integers(rows, out=torch.empty(rows.shape, dtype=dtype)))
+                outcomes.append(outcome)
     if not outcomes:
         raise DataError(f"{encoder.name} has no rows", "give at least one row after the header")
-    return _joined(blocks) if whole is None else whole, np.concatenate(outcomes)
+    return _joined(integers), _joined(outcomes)
+
+
+def _outcome_shape(schema: Schema) -> tuple[int, ...]:
+    return () if schema.task == "classification" else (1,)
+
+
+def _outcome_type(schema: Schema) -> torch.dtype:
+    return torch.int64 if schema.task == "classification" else torch.float32
 
 
 def _integer_type(schema: Schema, quantizer: Quantizer) -> torch.dtype:
@@ -111,7 +121,9 @@ def _integer_type(schema: Schema, quantizer: Quantizer) -> torch.dtype:
 
 def _joined(blocks: list[torch.Tensor]) -> torch.Tensor:
     """Blocks of rows as one, each freed as soon as it is copied."""
-    out = torch.empty(sum(map(len, blocks)), blocks[0].shape[1], dtype=blocks[0].dtype)
+    if len(blocks) == 1:
+        return blocks[0]
+    out = torch.empty((sum(map(len, blocks)), *blocks[0].shape[1:]), dtype=blocks[0].dtype)
     place = 0
     blocks.reverse()
     while blocks:

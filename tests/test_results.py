@@ -15,7 +15,7 @@ import claims
 from dresfl.cli.commands import app
 from dresfl.experiments import guards, reproduce
 from dresfl.experiments.bench.page import page, read_results
-from dresfl.experiments.reproduce.cells import finished
+from dresfl.experiments.reproduce.cells import other_settings
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -23,12 +23,29 @@ RECORDS = reproduce.read_records(RESULTS)
 TABLE = reproduce.table(RECORDS)
 
 
+# Rows that ran before their recipe changed: on bare pixels, in float32, or for 4,000 rounds. They stay until the new
+# ones have run, and the page of the table names them.
+_BARE = ("fedavg", "fedavg-is", "fedavg-is-unbiased", "centralised", "scaffold")
+OLDER = {
+    **{(dataset, method): {"features"} for dataset in ("mnist", "fashion", "emnist") for method in _BARE},
+    **{(dataset, "scaffold"): {"features", "precision"} for dataset in ("mnist", "fashion", "emnist")},
+    **{(dataset, "scaffold"): {"precision"} for dataset in ("cifar10", "cifar100", "svhn")},
+    ("cifar10", "dresfl-paper"): {"rounds"},
+}
+
+
 def test_every_record_is_a_cell_as_the_recipes_have_it_today() -> None:
     cells = reproduce.matrix(
         reproduce.TABLE_DATASETS, reproduce.METHODS, seeds=5, with_infeasible=True, perturbations=3
     )
-    done = [cell for cell in cells if finished(cell, RESULTS)]  # refuses a record with other settings
+    done = [cell for cell in cells if cell.jsonl(RESULTS).exists()]
     assert {cell.jsonl(RESULTS).name for cell in done} == {path.name for path in (RESULTS / "jsonl").iterdir()}
+    other: dict[tuple[str, str], set[str]] = {}
+    for cell in done:
+        differing = other_settings(reproduce.read_record(cell.jsonl(RESULTS)), cell)
+        if differing:
+            other.setdefault((cell.dataset, cell.method), set()).update(differing)
+    assert other == OLDER
 
 
 @pytest.mark.parametrize(
@@ -125,6 +142,8 @@ def test_the_command_of_a_record_can_be_given(command: str) -> None:
     words = shlex.split(command)
     if words[0] == "make":
         assert f"\n{words[1]}: " in (ROOT / "Makefile").read_text(encoding="utf-8")
+    elif words[0] == "python" and words[1].startswith("tools/"):
+        assert (ROOT / words[1]).exists()
     elif words[0] in ("python", "torchrun"):
         assert importlib.util.find_spec(words[words.index("-m") + 1])
     elif words[0] == "dresfl":

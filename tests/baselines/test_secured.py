@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from dresfl.baselines import Answers, Problem, SecuredFedAvg, SecureSum, initial_state, next_state, shares
+from dresfl.baselines import (
+    Answers,
+    Problem,
+    SecuredFedAvg,
+    SecureSum,
+    initial_state,
+    next_state,
+    shares,
+    torch_weights,
+)
 from dresfl.errors import HeadroomAlarm, TooFewAnswers, UsageError
 from dresfl.field import PublicStream
 from dresfl.model import mlp
@@ -35,7 +44,7 @@ def answers(who, number):
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM])
 def test_the_steps_are_those_of_fedavg(optimizer):
     asked = problem(optimizer)
-    plain = initial_state(asked, PublicStream(1))
+    plain = initial_state(asked, torch_weights(asked.network, PublicStream(1)))
     secured = SecuredFedAvg(asked, plain, plan(), ROWS, seed=1)
     for number, who in enumerate([[0, 1, 2, 3], [3, 1, 0], [0, 2, 3], [1, 2, 3]]):
         plain = next_state(asked, plain, 0.1, answers(who, number))
@@ -45,7 +54,9 @@ def test_the_steps_are_those_of_fedavg(optimizer):
 
 
 def test_a_round_with_too_few_clients_changes_nothing():
-    secured = SecuredFedAvg(problem(), initial_state(problem(), PublicStream(1)), plan(), ROWS, seed=1)
+    secured = SecuredFedAvg(
+        problem(), initial_state(problem(), torch_weights(problem().network, PublicStream(1))), plan(), ROWS, seed=1
+    )
     before = secured.state
     with pytest.raises(TooFewAnswers, match="2 of 4 vectors came, 3 needed"):
         secured.play(0.1, answers([0, 1], 0))
@@ -55,14 +66,20 @@ def test_a_round_with_too_few_clients_changes_nothing():
 
 
 def test_a_gradient_beyond_the_limit_is_refused():
-    secured = SecuredFedAvg(problem(), initial_state(problem(), PublicStream(1)), plan(limit=1e-4), ROWS, seed=1)
+    secured = SecuredFedAvg(
+        problem(),
+        initial_state(problem(), torch_weights(problem().network, PublicStream(1))),
+        plan(limit=1e-4),
+        ROWS,
+        seed=1,
+    )
     with pytest.raises(HeadroomAlarm):
         secured.play(0.1, answers([0, 1, 2], 0))
     assert secured.state.steps == 0
 
 
 def test_what_does_not_fit_is_refused():
-    state = initial_state(problem(), PublicStream(1))
+    state = initial_state(problem(), torch_weights(problem().network, PublicStream(1)))
     with pytest.raises(UsageError, match="not scaffold"):
         SecuredFedAvg(problem(method="scaffold"), state, plan(), ROWS, seed=1)
     for wrong, rows in ((plan(num_values=3), ROWS), (plan(), ROWS[:3])):

@@ -326,10 +326,10 @@ def test_the_old_names_work_and_say_the_new_ones(dresfl: Run, tmp_path: Path, ol
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "train", "demo", "vectors", "predict", "evaluate", "export", "serve", "join"]
+    "command", ["plan", "train", "demo", "vectors", "predict", "evaluate", "export", "data check", "serve", "join"]
 )
 def test_help_has_an_example(dresfl: Run, tmp_path: Path, command: str):
-    result = dresfl(command, "--help", cwd=tmp_path)
+    result = dresfl(*command.split(), "--help", cwd=tmp_path)
     assert result.returncode == 0
     assert "Example" in result.stdout
 

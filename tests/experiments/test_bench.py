@@ -332,6 +332,13 @@ def test_rounds_of_many_clients_are_compared_with_those_of_few() -> None:
     assert positive(many["ratio_to_5"])
 
 
+def test_hidden_rounds_of_many_clients_are_compared_with_those_of_few() -> None:
+    with torch_threads(1):
+        few, many = scale.hidden_rounds((6, 4, 3), (5, 300), batch=4, seconds=0.0)
+    assert (few["clients"], many["clients"], few["ratio_to_5"]) == (5, 300, 1.0)
+    assert positive(many["ratio_to_5"])
+
+
 def test_both_ways_to_the_coefficients_are_measured_and_give_the_same() -> None:
     setting = replace(SMALL, code=CodeParameters(13, 2, 2, batch_size=4), rows_per_client=4)
     ways, again = (scale._coefficients(setting.session("cpu")) for _ in range(2))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tomllib
 from collections import Counter
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,12 @@ from dresfl.experiments.published import LIKE, TABLE_DATASETS
 from dresfl.experiments.reproduce import cells as cells_module
 from dresfl.experiments.reproduce import data_keeper, runner, tuning
 from dresfl.experiments.reproduce.data_keeper import DataKeeper, held_out_rows
-from dresfl.experiments.reproduce.matrix import PERTURBED, Cell, baseline_settings
+from dresfl.experiments.reproduce.matrix import PERTURBED, Cell, baseline_settings, packaged_choices
 from dresfl.experiments.reproduce.records import read_record
 from dresfl.field import PublicStream
 from dresfl.quantize import weight_reals
 
+ROOT = Path(__file__).parents[2]
 LIKES = [method for method in paper.METHODS if method.startswith(LIKE)]
 
 
@@ -140,6 +142,15 @@ def test_another_loss_is_another_run(tmp_path: Path):
     assert read_record(changed.jsonl(tmp_path)).header["loss"] == "squared"
 
 
+def test_the_page_names_runs_that_todays_recipes_no_longer_describe(tmp_path: Path):
+    run(paper.matrix(["digits"], ["fedavg"], seeds=1, rounds=2), tmp_path)
+    (record,) = paper.read_records(tmp_path)
+    assert "Older settings" not in paper.markdown([record])  # other rounds are told elsewhere
+    config = {**record.header["config"], "features": {**record.header["config"]["features"], "scale": 2.0}}
+    older = dataclasses.replace(record, header={**record.header, "config": config})
+    assert "- FedAvg, digits: features" in paper.markdown([older])
+
+
 # -- held-out rows ---------------------------------------------------------------------------------------------
 
 
@@ -214,8 +225,8 @@ def test_the_best_trial_is_chosen_and_the_table_takes_it(dresfl: Run, tmp_path: 
         assert chosen["digits"][method] == tuning._nested(best["setting"])
     (cell,) = paper.matrix(["digits"], ["dresfl"], seeds=1, tuned=paper.read_choices(tmp_path / "tuned" / "tuned.toml"))
     assert cell.config.optimizer.learning_rate == chosen["digits"]["dresfl"]["optimizer"]["learning_rate"]
-    again = dresfl("reproduce", "tune", *options, cwd=tmp_path)
-    assert "[6/6]" not in again.stderr  # nothing was run again
+    again = paper.trials(["digits"], ["dresfl"], {}, rounds=20, engine="direct")
+    assert run(again, tmp_path / "tuned").finished == []  # nothing is run again
     assert not list((tmp_path / "tuned" / "tuning").glob("*/*/*/config.toml"))
     table = ("--datasets", "digits", "--methods", "dresfl", "--seeds", "1", "--rounds", "2", "--out", "table")
     done = dresfl("reproduce", "figure3", *table, "--tuned", "tuned/tuned.toml", cwd=tmp_path)
@@ -240,6 +251,30 @@ def test_a_trial_that_diverges_counts_as_nothing(tmp_path: Path, monkeypatch: py
     lines = [json.loads(line) for line in (tmp_path / "tuning.jsonl").read_text().splitlines()]
     assert [line["accuracy"] == 0 and "diverge" in line["error"] for line in lines if "error" in line] == [True] * 4
     assert run(cells, tmp_path).finished == []
+
+
+def test_the_packaged_choices_are_the_best_of_the_committed_trials():
+    path = ROOT / "results" / "tuning.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    packaged = (resources.files(paper) / "tuned.toml").read_text()
+    assert packaged_choices() == tomllib.loads(tuning.choices_text(lines)) == tomllib.loads(packaged)
+    for line in lines:
+        tried = {
+            key: value
+            for key, value in line["setting"].items()
+            if key in tuning.grid(line["dataset"], line["method"])[0]
+        }
+        assert tried in tuning.grid(line["dataset"], line["method"])
+
+
+def test_of_equal_trials_the_first_is_chosen():
+    line = {"dataset": "mnist", "method": "dresfl", "held_out_rows": 10, "rounds": 3}
+    lines = [
+        {**line, "accuracy": accuracy, "setting": {"optimizer.learning_rate": rate}}
+        for accuracy, rate in ((0.5, 0.1), (0.9, 0.2), (0.9, 0.3), (0.1, 0.4))
+    ]
+    chosen = tomllib.loads(tuning.choices_text(lines))
+    assert chosen == {"mnist": {"dresfl": {"optimizer": {"learning_rate": 0.2}}}}
 
 
 def test_wrong_choices_are_named(dresfl: Run, tmp_path: Path):

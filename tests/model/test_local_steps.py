@@ -90,7 +90,7 @@ def coded_rounds(draw):
     network = network_of(name, draw(st.integers(0, 3)), draw(st.integers(1, 4)))
     shards, colluders = draw(st.sampled_from([(1, 1), (1, 0), (2, 1), (1, 2)]))
     batch, multiplier = draw(st.integers(1, 2)), draw(st.integers(0, 5))
-    local = LocalSteps(network, steps, draw(st.integers(0, 6)), batch * shards, 5)
+    local = LocalSteps(network, steps, draw(st.integers(0, 6)), batch, shards, 5)
     needed = local.degree * (shards + colluders - 1) + 1
     clients = needed + draw(st.integers(0, 3))
     rng = random.Random(draw(st.integers(0, 2**32)))
@@ -126,7 +126,7 @@ def test_coded_moves_are_plain_sgd_over_the_rationals(setting):
 @pytest.mark.parametrize("steps", [1, 2])
 def test_degree_is_sufficient_and_tight(name, steps):
     network = network_of(name)
-    local = LocalSteps(network, steps, rate_shift=3, batch_rows=2)
+    local = LocalSteps(network, steps, rate_shift=3, batch_size=2)
     needed, rng = local.degree + 1, random.Random(name)
     weights, rows = drawn(network, steps, 2, 1, rng)
     field = large_field(200)
@@ -152,7 +152,7 @@ def test_degrees_of_dense_networks_follow_the_formula(squares, degrees):
 
 def test_one_step_is_the_gradient_times_its_rate():
     network, rng = network_of("one square"), random.Random(3)
-    local = LocalSteps(network, 1, rate_shift=7, batch_rows=4)
+    local = LocalSteps(network, 1, rate_shift=7, batch_size=4)
     weights, rows = drawn(network, 1, 4, 1, rng)
     exact, size = Integers(), network.input_size
     coded = exact.embed(rows.swapaxes(0, 1))
@@ -163,13 +163,13 @@ def test_one_step_is_the_gradient_times_its_rate():
 
 
 def test_a_rate_of_zero_moves_nothing():
-    local = LocalSteps(network_of("one square"), 2, rate_shift=7, batch_rows=4)
+    local = LocalSteps(network_of("one square"), 2, rate_shift=7, batch_size=4)
     weights, rows = drawn(local.network, 2, 4, 1, random.Random(3))
     assert not answers_in(Integers(), local, weights, 0, Integers().embed(rows.swapaxes(0, 1))).any()
 
 
 def test_move_scales_are_the_powers_of_two_of_each_layer():
-    local = LocalSteps(network_of("one square"), 2, rate_shift=7, batch_rows=4)
+    local = LocalSteps(network_of("one square"), 2, rate_shift=7, batch_size=4)
     first, second = local.network.parameters
     assert local.scales[0] != local.scales[1]
     scales = local.move_scales
@@ -178,20 +178,22 @@ def test_move_scales_are_the_powers_of_two_of_each_layer():
 
 
 def test_shapes_alone_are_enough_to_plan():
-    local = LocalSteps(network_of("conv and square"), 2, rate_shift=7, batch_rows=4)
+    local = LocalSteps(network_of("conv and square"), 2, rate_shift=7, batch_size=4)
     inputs, targets = Outline((1, 5, 8, 9)), Outline((1, 5, 8, 1))
     weights = torch.zeros(local.network.num_parameters, dtype=torch.int64)
     assert local.move(Shapes(), weights, 1, inputs, targets).shape == (1, 5, local.network.num_parameters)
 
 
-@pytest.mark.parametrize("bad", [{"num_steps": 0}, {"rate_shift": -1}, {"batch_rows": 0}, {"largest_multiplier": -1}])
+@pytest.mark.parametrize(
+    "bad", [{"num_steps": 0}, {"rate_shift": -1}, {"batch_size": 0}, {"num_shards": 0}, {"largest_multiplier": -1}]
+)
 def test_impossible_steps_are_refused(bad):
     with pytest.raises(UsageError, match="cannot be computed"):
-        LocalSteps(**{"network": network_of("dense"), "num_steps": 2, "rate_shift": 3, "batch_rows": 2, **bad})
+        LocalSteps(**{"network": network_of("dense"), "num_steps": 2, "rate_shift": 3, "batch_size": 2, **bad})
 
 
 def test_rows_that_make_no_batches_are_refused():
-    local = LocalSteps(network_of("dense"), 2, rate_shift=3, batch_rows=2)
+    local = LocalSteps(network_of("dense"), 2, rate_shift=3, batch_size=2)
     inputs, targets = Outline((1, 1, 3, 3)), Outline((1, 1, 3, 2))
     with pytest.raises(UsageError, match="3 rows cannot be 2 mini-batches"):
         local.move(Shapes(), torch.zeros(8, dtype=torch.int64), 1, inputs, targets)

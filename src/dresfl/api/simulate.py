@@ -171,6 +171,7 @@ def simulate(
                 evaluate_every=evaluate_every,
                 shift=shift,
                 classes=tuple(classes),
+                schema=schema,
             )
             return Run(*_with_model(hidden_simulation.run(_shown(progress))))
         simulation = Simulation(
@@ -188,6 +189,7 @@ def simulate(
             record=None if record is None else Path(record),
             recorded=tuple(recorded),
             blinded=blinded,
+            schema=schema,
         )
         return simulation.run(watch=_shown(progress))
 

@@ -2,12 +2,13 @@
 
     python -m dresfl.experiments.local_steps digits digits-two-shards digits-square --out results/local_steps.jsonl
     python -m dresfl.experiments.local_steps mnist --data FOLDER --out results/local_steps.jsonl
+    python -m dresfl.experiments.local_steps --table results/local_steps.jsonl
 
-adds a line for each task, number of local steps s and seed. A run with s local steps has 1/s of the rounds, so that all
-runs of a task take as many steps and draw the same mini-batches. Accuracies are those of engine `direct`. For seed 0
-engine `coded` runs too, with as many missing clients as the setting allows; its weights must be the same.
-`--choose` compares learning rates at s = 1 on held-out training rows and prints what it found. Test rows are looked at
-once, at the end of each run. Learning rates are powers of two: they cost no bits.
+The first two add a line for each task, number of local steps s and seed; the last prints their table. A run with s
+local steps has 1/s of the rounds, so that all runs of a task take as many steps and draw the same mini-batches.
+Accuracies are those of engine `direct`. For seed 0 engine `coded` runs too, with as many missing clients as the setting
+allows; its weights must be the same. `--choose` compares learning rates at s = 1 on held-out training rows and prints
+what it found. Test rows are looked at once, at the end of each run. Rates are powers of two: they cost no bits.
 """
 
 import argparse
@@ -145,16 +146,52 @@ def choose(task: Task, train: DataSet, rates: Sequence[float], seeds: int) -> di
     return found
 
 
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """The records as the table of docs/explanation/local-steps.md: a row for each task and number of local steps."""
+    rows = [
+        "| task | s | rounds | degree | answers needed | bits | primes | upload of a client | shares of a client | "
+        "accuracy (seeds) | round |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault((line["task"], line["local_steps"]), []).append(line)
+    for (name, local_steps), found in groups.items():
+        one, percent = found[0], [100 * line["accuracy"] for line in found]
+        spread = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
+        cells = [
+            name,
+            local_steps,
+            one["rounds"],
+            one["gradient_degree"],
+            f"{one['recovery_threshold']} of {one['num_clients']}",
+            f"{one['needed_bits']:.0f}",
+            one["num_moduli"],
+            f"{one['run_upload_bytes'] / 1e6:.1f} MB",
+            f"{one['share_bytes'] / 1e6:.1f} MB",
+            f"{statistics.mean(percent):.1f}{spread} ({len(percent)})",
+            f"{1000 * one['seconds_per_round']:.0f} ms",
+        ]
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows) + "\n"
+
+
 def main() -> None:
     """Run the tasks and add a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="+", choices=sorted(TASKS))
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--choose", type=float, nargs="+", metavar="RATE", help="compare rates on training rows")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of these records, and run nothing")
     given = parser.parse_args()
+    if given.table is not None:
+        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]), end="")
+        return
     for name in given.tasks:
+        if name not in TASKS:
+            parser.error(f"unknown task {name!r}: known are {', '.join(TASKS)}")
         task = TASKS[name]
         split = load(task.dataset, given.data)
         if given.choose:

@@ -49,7 +49,9 @@ def extract_features(
             if shared is None:
                 inputs = _all_transformed(rows, settings)
             else:
-                inputs = _shared_rows(rows, settings, shared / f"{data.name}-{part}-{_digest(extractor, settings)}.npy")
+                inputs = _shared_rows(
+                    rows, settings, shared / f"{data.name}-{part}-{_digest(extractor, settings, data)}.npy"
+                )
         parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
     weights = extractor.weights_sha256 if extractor is not None else None
     return Split(train=parts[0], test=parts[1], made_from=Origin(split.origin.data, weights))
@@ -159,9 +161,9 @@ def cache_folder(folder: Path | None) -> Path | None:
     return Path(named) if named else folder / "features" if folder is not None else None
 
 
-def _digest(extractor: Extractor, settings: Features) -> str:
-    """Of everything that decides the transformed rows of given images."""
-    return hashlib.sha256(f"{extractor.digest} {settings}".encode()).hexdigest()[:24]
+def _digest(extractor: Extractor, settings: Features, data: DataSet) -> str:
+    """Of everything that decides the transformed rows."""
+    return hashlib.sha256(f"{extractor.digest} {settings} {data.sha256['inputs']}".encode()).hexdigest()[:24]
 
 
 def _shared_rows(rows: Rows, settings: Features, path: Path) -> npt.NDArray[np.float32]:

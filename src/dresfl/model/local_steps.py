@@ -58,7 +58,7 @@ class LocalSteps:
     """s steps of gradient descent of a network, with rates a·2^−e for integers a from 0 to `largest_multiplier`.
 
     >>> from .network import mlp
-    >>> local = LocalSteps(mlp((784, 10), input_bits=4, weight_bits=10), num_steps=4, rate_shift=20, batch_rows=64)
+    >>> local = LocalSteps(mlp((784, 10), input_bits=4, weight_bits=10), num_steps=4, rate_shift=20, batch_size=64)
     >>> local.degree, local.scales  # 8 = 2s, and 122 = 10 + 4·(2·4 + 20)
     (8, (122,))
     """
@@ -66,14 +66,16 @@ class LocalSteps:
     network: Network
     num_steps: int  # s
     rate_shift: int  # e
-    batch_rows: int  # the rows of all shards in one mini-batch
+    batch_size: int  # B: rows of each shard in a mini-batch
+    num_shards: int = 1  # K: so many moves are added
     largest_multiplier: int = 1
 
     def __post_init__(self) -> None:
-        if self.num_steps < 1 or self.rate_shift < 0 or self.batch_rows < 1 or self.largest_multiplier < 0:
+        least = min(self.num_steps, self.batch_size, self.num_shards)
+        if least < 1 or self.rate_shift < 0 or self.largest_multiplier < 0:
             raise UsageError(
                 f"{self.num_steps} local steps at rates up to {self.largest_multiplier}·2^-{self.rate_shift} over "
-                f"{self.batch_rows} rows cannot be computed"
+                f"{self.batch_size} rows of {self.num_shards} shards cannot be computed"
             )
 
     # -- what follows from the layers ------------------------------------------------------------------------
@@ -116,13 +118,14 @@ class LocalSteps:
     def needed_bits(self) -> float:
         """An estimate of log2 of the largest integer in the move, summed over the shards."""
         rate = math.log2(max(1, self.largest_multiplier)) - self.rate_shift
-        moved = zip(self.scales, self.network.gradient_magnitudes(self.batch_rows), strict=True)
+        moved = zip(self.scales, self.network.gradient_magnitudes(self.batch_size * self.num_shards), strict=True)
         return max(scale + max(0.0, magnitude + rate + math.log2(self.num_steps)) for scale, magnitude in moved)
 
-    def longest_product(self, shard_rows: int) -> int:
+    @property
+    def longest_product(self) -> int:
         """The longest sum of products of two secret values: over rows and positions, or over a matrix's sides."""
         sides = max(max(p.fan) for p in self.network.parameters) if self.num_steps > 1 else 1
-        return max(sides, self.network.longest_product(shard_rows))
+        return max(sides, self.network.longest_product(self.batch_size))
 
     # -- computing -------------------------------------------------------------------------------------------
 

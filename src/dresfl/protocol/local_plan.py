@@ -2,13 +2,14 @@
 
 A round has s mini-batches. Every client takes s steps of gradient descent on its coded rows and answers with the move
 Δ = w_0 − w_s, a polynomial in the data. The coordinator decodes Σ_k Δ_k, the sum of the moves that the K shards would
-make on their own rows, and subtracts it. The rate η/(BK) stands in the field as an integer over a power of two: a·2^−e.
+make on their own rows, divides it by K and subtracts it. So each gradient enters with η/(BK), as without local steps.
+Inside the field stands η/B, as an integer over a power of two: a·2^−e.
 """
 
 import bisect
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from dresfl.coding import CodeParameters, recovery_threshold
@@ -35,11 +36,11 @@ class LocalPlan:
     def multiplier(self, round_number: int) -> int:
         """a: the round's rate is a·2^−e in the field. 0 if the rate is below half of 2^−e: the round moves nothing."""
         rate = self.optimizer.rate(round_number, self.rounds)
-        return round(math.ldexp(rate / self.steps.batch_rows, self.steps.rate_shift))
+        return round(math.ldexp(rate / self.steps.batch_size, self.steps.rate_shift))
 
     def rate(self, round_number: int) -> float:
-        """η as the field has it: a·2^−e·BK. It differs from the optimiser's by at most half of 2^−e·BK."""
-        return math.ldexp(self.multiplier(round_number) * self.steps.batch_rows, -self.steps.rate_shift)
+        """η as the field has it: a·2^−e·B. It differs from the optimiser's by at most half of 2^−e·B."""
+        return math.ldexp(self.multiplier(round_number) * self.steps.batch_size, -self.steps.rate_shift)
 
     @property
     def last_moving_round(self) -> int:
@@ -61,11 +62,12 @@ def make_local_plan(
     if parameters.local_steps == 1:
         return None
     check_optimizer(optimizer)
-    rows = parameters.batch_size * parameters.num_shards
-    shift, multiplier = _rate(optimizer.rate(0, rounds) / rows, exact=optimizer.schedule == "constant")
-    steps = LocalSteps(network, parameters.local_steps, shift, rows, multiplier)
+    batch, shards = parameters.batch_size, parameters.num_shards
+    shift, multiplier = _rate(optimizer.rate(0, rounds) / batch, exact=optimizer.schedule == "constant")
+    steps = LocalSteps(network, parameters.local_steps, shift, batch, shards, multiplier)
     if steps.needed_bits > MOST_BITS:
-        fewer = [s for s in range(1, parameters.local_steps) if _bits(network, s, shift, rows, multiplier) <= MOST_BITS]
+        shorter = (replace(steps, num_steps=s) for s in range(1, parameters.local_steps))
+        fewer = [local.num_steps for local in shorter if local.needed_bits <= MOST_BITS]
         raise UsageError(
             f"{parameters.local_steps} local steps of this network need {steps.needed_bits:.0f} bits, and a field "
             f"holds {MOST_BITS} at most",
@@ -83,10 +85,6 @@ def counted(steps: int) -> str:
     ('1 local step', '2 local steps')
     """
     return f"{steps} local step{'s' if steps > 1 else ''}"
-
-
-def _bits(network: Network, num_steps: int, shift: int, rows: int, multiplier: int) -> float:
-    return LocalSteps(network, num_steps, shift, rows, multiplier).needed_bits
 
 
 def _rate(constant: float, exact: bool) -> tuple[int, int]:
@@ -146,7 +144,7 @@ def most_local_steps(network: Network, parameters: CodeParameters) -> int:
     """
     code = parameters
     for steps in range(code.local_steps, 0, -1):
-        degree = LocalSteps(network, steps, rate_shift=0, batch_rows=1).degree  # depends on the layers alone
+        degree = LocalSteps(network, steps, rate_shift=0, batch_size=1).degree  # depends on the layers alone
         if recovery_threshold(degree, code.num_shards, code.max_colluders) + 2 * code.max_liars <= code.num_clients:
             return steps
     return 0

@@ -179,7 +179,7 @@ def step(
     factors: Sequence[float] | Tensor,
     noise: Tensor,
 ) -> Step:
-    """One step from the decoded integers (P,): w ← w − Q(2^lw · update). With local steps the update is their move.
+    """One step from the decoded integers (P,): w ← w − Q(2^lw · update). Of local steps the update is the mean move.
 
     factors: the optimiser's, for this step. noise (P,): uniform in (0, 1), for the stochastic rounding.
     """
@@ -222,10 +222,10 @@ def step_in_blocks(
 
 
 def _gradient(session: Session, integers: Tensor, place: slice) -> Tensor:
-    """The mean gradient at some coordinates, real; with local steps the move, whose rate is already in it."""
+    """The mean gradient at some coordinates, real; with local steps the mean move, whose rate is already in it."""
     network, device = session.network, str(integers.device)
     if session.local is not None:
-        return gradient_reals(integers[place], session.local.steps.move_scales_on(device)[place], 1)
+        return gradient_reals(integers[place], session.local.steps.move_scales_on(device)[place], session.num_shards)
     if place == slice(0, integers.numel()):
         scales = network.gradient_scales_on(device)
     else:  # the same powers of two, without a list of them all

@@ -116,8 +116,8 @@ class Session:
         _ = self.code  # checks Theorem 1 and the room for points now, not in the first round
 
     def _check_local(self, local: LocalPlan) -> None:
-        wanted = self.network, self.parameters.local_steps, self.batch_size * self.num_shards
-        if (local.steps.network, local.steps.num_steps, local.steps.batch_rows) != wanted:
+        steps, wanted = local.steps, (self.network, self.parameters.local_steps, self.batch_size, self.num_shards)
+        if (steps.network, steps.num_steps, steps.batch_size, steps.num_shards) != wanted:
             raise UsageError(
                 "the plan of the local steps is one of another network or of other sizes", "use make_local_plan"
             )
@@ -454,7 +454,7 @@ def choose_field(
     if not moduli:
         degree, longest = network.gradient_degree, network.longest_product(batch)
         if local is not None:
-            degree, longest = local.steps.degree, local.steps.longest_product(batch)
+            degree, longest = local.steps.degree, local.steps.longest_product
         longest = max(longest, recovery_threshold(degree, shards, colluders))
         moduli = choose_moduli(bits, more_than=points, limit=modulus_limit(longest))
     kept = num_value_moduli(moduli, bits)

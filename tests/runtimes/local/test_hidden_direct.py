@@ -1,5 +1,7 @@
 """The fast simulation of the hidden mode: blocks as single rounds, checkpoints, and the integers of Python."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,12 +20,12 @@ ROWS = 9
 MLP = mlp((5, 4, 3), input_bits=4, weight_bits=10)
 
 
-def session_of(shards=1, rounds=5, rate=0.05, network=MLP, **settings):
-    parameters = CodeParameters(10, shards, 1, 4)
+def session_of(shards=1, rounds=5, rate=0.05, network=MLP, clients=10, **settings):
+    parameters = CodeParameters(clients, shards, 1, 4)
     optimizer = Optimizer("momentum", rate, "cosine", weight_decay=0.01)
     chosen = HiddenSettings(**{"schedule": "S4", **settings})
-    plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(ROWS,) * 10)
-    return Session(plan.network, parameters, (ROWS,) * 10, seed=3, hidden=plan)
+    plan = make_plan(network, parameters, chosen, optimizer, rounds, client_rows=(ROWS,) * clients)
+    return Session(plan.network, parameters, (ROWS,) * clients, seed=3, hidden=plan)
 
 
 def rows_of(session):
@@ -133,3 +135,24 @@ def test_dither_can_be_given():
     scale = 2.0**session.network.weight_bits
     assert not given.equal(drawn)
     assert (given - drawn).abs().max() / scale < 0.01
+
+
+def test_thousands_of_clients_give_the_integers_of_python():
+    """Sums of thousands of masks leave 64 bits."""
+    session = session_of(clients=5000, rounds=3)
+    plan, data = session.hidden_plan, rows_of(session)
+    items = [item for n in (0, 1) for hop in plan.hops(n) for item in hop.items if item.shift is not None]
+    assert max(plan.num_masks << item.shift for item in items) >= 2**63
+    assert torch.equal(finish(HiddenDirect(session, data)), by_integers(session, data))
+
+
+@pytest.mark.parametrize(("clients", "shift"), [(5000, 51), (5000, 62), (300, 20), (100, 59), (100, 40), (10, 40)])
+def test_dither_has_the_mean_and_the_spread_of_the_sum_of_the_masks(clients, shift):
+    plan = session_of(clients=clients).hidden_plan
+    widest = replace(next(item for hop in plan.hops(0) for item in hop.items), count=4000, shift=shift)
+    low = StreamDither(plan, 1)(0, 0, 0, widest)
+    assert low.is_floating_point() == (clients > 256 or clients << shift >= 2**62)
+    mean = 0.0 if low.is_floating_point() else clients / 2
+    moved, deviation = low / 2.0**shift - mean, (clients / 12) ** 0.5
+    assert abs(float(moved.mean())) < 8 * deviation / 4000**0.5
+    assert abs(float(moved.std()) / deviation - 1) < 0.1

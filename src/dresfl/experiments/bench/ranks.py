@@ -48,7 +48,7 @@ _RATE = 1e-9  # so that random labels hardly move the weights
 def measure(setting: stages.Setting, ranks: Ranks, rounds: int) -> dict[str, Any]:
     """A setting's figures, which are rank 0's: medians over `rounds` rounds, in milliseconds."""
     session = setting.session(ranks.device)
-    data = stages.rows(session, density=0.1)
+    data = stages.synthetic_rows(session, density=0.1)
     everybody, total = no_dropouts(session.num_clients, 1), _WARM + rounds
     alone: dict[str, Any] = {}
     if ranks.leads:

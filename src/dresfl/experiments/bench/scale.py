@@ -5,11 +5,13 @@
 Times are CPU time of one thread, in turns, so that other work on the machine matters little.
 
 - `round`: a coded round of N clients, beside one of 20 clients with the same network and batch.
+- `hidden round`: the same in the hidden mode by engine `direct`, which is the one that simulates many clients.
 - `code`: a coded round of 1,000 clients by K and T, and the time of its decoding coefficients: by discrete logarithms,
   as rounds compute them, and as plain products.
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -18,10 +20,14 @@ from typing import Any
 
 import torch
 
+from dresfl.api.simulate_hidden import hidden_session
 from dresfl.coding import CodeParameters
 from dresfl.coding.lagrange import lagrange_sums, product_factors
 from dresfl.kernels.threads import torch_threads
+from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session
+from dresfl.protocol.hidden.settings import HiddenSettings
+from dresfl.runtimes.local.hidden_direct import HiddenDirect
 
 from . import stages
 from .run import machine
@@ -32,6 +38,7 @@ FORMAT = "dresfl scale 1"
 
 MNIST, DIGITS = (784, 64, 64, 10), (64, 32, 32, 10)
 _ROWS = 32  # of each client: time does not depend on them
+_HIDDEN_ROUNDS = 20_000  # that a plan is made for: more than are played
 
 
 def rounds(layers: Sequence[int], clients: Sequence[int], batch: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -53,6 +60,32 @@ def rounds(layers: Sequence[int], clients: Sequence[int], batch: int, seconds: f
             "best_seconds": found.best,
             "turns": found.runs,
             f"ratio_to_{clients[0]}": found.median / first,
+        }
+
+
+def hidden_rounds(
+    layers: Sequence[int], clients: Sequence[int], batch: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """A round of the hidden mode on clear values for each number of clients, K = T = 1."""
+    calls: dict[int, Call] = {}
+    for count in clients:
+        setting = Setting(tuple(layers), CodeParameters(count, batch_size=batch), _ROWS)
+        network, rows = setting.session("cpu").network, (_ROWS,) * count
+        optimizer = Optimizer("momentum", learning_rate=1e-3)
+        session = hidden_session(network, setting.code, HiddenSettings(), optimizer, _HIDDEN_ROUNDS, rows, seed=1)
+        engine = HiddenDirect(session, stages.synthetic_rows(session))
+        calls[count] = functools.partial(engine.run_rounds, 1)
+    timings = interleaved(calls, seconds, clock=time.process_time)
+    for count, found in timings.items():
+        yield {
+            "what": "hidden round",
+            "layers": list(layers),
+            "batch": batch,
+            "clients": count,
+            "seconds": found.median,
+            "best_seconds": found.best,
+            "turns": found.runs,
+            f"ratio_to_{clients[0]}": found.median / timings[clients[0]].median,
         }
 
 
@@ -101,6 +134,7 @@ def lines(seconds: float, clients: int = 1000) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "machine": machine(), "threads": 1, "clock": "CPU time"}
     for layers in (MNIST, DIGITS):
         yield from rounds(layers, (20, 100, clients), 64, seconds)
+        yield from hidden_rounds(layers, (20, clients), 64, seconds)
     yield from codes(DIGITS, clients, (1, 2, 4, 8, 16, 32), 16, seconds)
     yield from codes(MNIST, clients, (1, 8, 32), 16, seconds)
 

@@ -89,14 +89,8 @@ def decode(session: Session) -> Call:
     return lambda: decode_sum(session.field, coefficients, [answers])
 
 
-def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
-    """All clients, with synthetic rows, and the coordinator in this process; every client answers."""
-    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
-    return LocalFederation(session, training, rows(session, density), no_dropouts(session.num_clients, 1), "coded")
-
-
-def rows(session: Session, density: float = 1.0) -> list[tuple[Tensor, Tensor]]:
-    """Each client's synthetic inputs (m,F) and targets (m,C). density: which part of the inputs is not 0."""
+def synthetic_rows(session: Session, density: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+    """Integer rows and targets of every client. density: which part of the inputs is not 0."""
     generator = torch.Generator().manual_seed(1)
     classes = session.network.num_classes
     data = []
@@ -107,6 +101,16 @@ def rows(session: Session, density: float = 1.0) -> list[tuple[Tensor, Tensor]]:
         labels = torch.randint(classes, (count,), generator=generator)
         data.append((inputs, torch.nn.functional.one_hot(labels, classes).to(torch.int32)))
     return data
+
+
+def federation(session: Session, *, density: float = 1.0, learning_rate: float = 1e-3) -> LocalFederation:
+    """All clients, with synthetic rows, and the coordinator in this process; every client answers.
+
+    density: which part of the inputs is not 0.
+    """
+    data = synthetic_rows(session, density)
+    training = Training(session, Optimizer(learning_rate=learning_rate), rounds=10**6)
+    return LocalFederation(session, training, data, no_dropouts(session.num_clients, 1), "coded")
 
 
 def rounds(session: Session) -> tuple[Call, int]:

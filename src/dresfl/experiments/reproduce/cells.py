@@ -39,18 +39,24 @@ def finished(cell: Cell, out: Path) -> Record | None:
     if not path.exists():
         return None
     record = read_record(path)
-    differing = differences(record.config, cell.config, SAME_RESULT)
-    if cell.baseline:
-        before = record.header.get("baseline", dataclasses.asdict(BaselineSettings()))
-        differing += ["baseline"] * (before != dataclasses.asdict(cell.baseline))
-    if cell.method.removeprefix(LIKE) == "scaffold" and record.header.get("precision") != "float64":
-        differing.append("precision")
+    differing = other_settings(record, cell)
     if differing:
         raise CheckpointError(
             f"{cell.name} ran with other settings ({', '.join(differing)})",
             "choose another --out, or run the cell again with --replace",
         )
     return record
+
+
+def other_settings(record: Record, cell: Cell) -> list[str]:
+    """In what the run of a record differs from a cell, as far as it changes what comes out."""
+    differing = differences(record.config, cell.config, SAME_RESULT)
+    if cell.baseline:
+        before = record.header.get("baseline", dataclasses.asdict(BaselineSettings()))
+        differing += ["baseline"] * (before != dataclasses.asdict(cell.baseline))
+    if cell.method.removeprefix(LIKE) == "scaffold" and record.header.get("precision") != "float64":
+        differing.append("precision")
+    return differing
 
 
 def discard(cell: Cell, out: Path) -> None:

@@ -101,18 +101,10 @@ def waves(methods: Sequence[str]) -> list[list[str]]:
 
 
 def write_choices(out: Path) -> Tuned:
-    """Write OUT/tuning.jsonl and OUT/tuned.toml from the trials that have run; return what is chosen.
-
-    The best is the one with the highest accuracy on the held-out rows; of equals the first in the grid's order.
-    """
+    """Write OUT/tuning.jsonl and OUT/tuned.toml from the trials that have run; return what is chosen."""
     lines = sorted((_line(path) for path in (out / "tuning").glob("*/*/*.jsonl")), key=_place)
     write_atomic(out / "tuning.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    best: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in lines:
-        found = best.setdefault((line["dataset"], line["method"]), line)
-        if line["accuracy"] > found["accuracy"]:
-            best[line["dataset"], line["method"]] = line
-    write_atomic(out / "tuned.toml", _toml(best).encode())
+    write_atomic(out / "tuned.toml", choices_text(lines).encode())
     return read_choices(out / "tuned.toml")
 
 
@@ -167,10 +159,19 @@ def _place(line: Mapping[str, Any]) -> tuple[int, ...]:
     return recipes().index(line["dataset"]), METHODS.index(line["method"]), place
 
 
-def _toml(best: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+def choices_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The text of tuned.toml for the lines of tuning.jsonl.
+
+    The best is the setting with the highest accuracy on the held-out rows; of equals, the first.
+    """
+    best: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for line in lines:
+        found = best.setdefault((line["dataset"], line["method"]), line)
+        if line["accuracy"] > found["accuracy"]:
+            best[line["dataset"], line["method"]] = line
     parts = ["# What `dresfl reproduce tune` chose, by data set and method; the recipes hold everything else."]
     for (dataset, method), line in best.items():
         measured = f"{100 * line['accuracy']:.2f} % of {line['held_out_rows']} held-out rows, {line['rounds']} rounds"
-        lines = [f"# {measured}", f"[{dataset}.{method}]"]
-        parts.append("\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in line["setting"].items())]))
+        head = [f"# {measured}", f"[{dataset}.{method}]"]
+        parts.append("\n".join([*head, *(f"{key} = {json.dumps(value)}" for key, value in line["setting"].items())]))
     return "\n\n".join(parts) + "\n"

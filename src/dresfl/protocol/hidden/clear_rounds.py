@@ -39,6 +39,7 @@ from .plan import HiddenPlan, Item
 from .published import centre
 
 _MOST_SUMMED = 64  # masks whose low parts are drawn one by one
+_MANY, _SUMMED_OF_MANY = 256, 20  # above so many masks, or if their sum leaves 62 bits, only so many are drawn
 _HEADROOM = 20  # bits beyond the largest plan, in which an overflow shows
 _ITEMS = 64  # of a round, at most
 
@@ -47,7 +48,10 @@ class Dither(Protocol):
     """Where the sums of the masks' low parts come from."""
 
     def __call__(self, round_number: int, hop: int, item_number: int, item: Item) -> Tensor:
-        """Σ_A l_A (K,count) int64, or (1,count) for an item that opens sums; item_number: its place in the hop."""
+        """Σ_A l_A (K,count) int64, or (1,count) for an item that opens sums; item_number: its place in the hop.
+
+        Sums of very many masks leave 64 bits: integers in float64 are sums less their mean.
+        """
         ...
 
 
@@ -56,7 +60,8 @@ class StreamDither:
     """Dither from a public stream, for simulations: n low parts, each uniform in [0, 2^t), and summed.
 
     Above 64 masks the sum of 64 is stretched to the variance of n: mean and variance are right, and the shape is that
-    of a normal distribution to within 1 part in 500.
+    of a normal distribution to within 1 part in 500. Above 256 masks, or if the sum leaves 62 bits, it is the sum of
+    20: to within 1 part in 150.
     """
 
     def __init__(self, plan: HiddenPlan, seed: int, device: str = "cpu") -> None:
@@ -72,14 +77,28 @@ class StreamDither:
         """The same for a round number (1,) on the stream's device: graphs are recorded with it."""
         if item.shift is None:
             raise ValueError(f"{item.name} is opened in the clear")
-        copies, masks = 1 if item.total else self._shards, min(self._masks, _MOST_SUMMED)
-        place = round_number * _ITEMS**2 + (hop * _ITEMS + item_number)
-        low = self._stream.word_sums(Domain.DITHER, place, masks, item.shift, copies * item.count)
-        if masks < self._masks:
-            mean = (2**item.shift - 1) / 2
-            stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
-            low = (stretched + self._masks * mean).round().to(torch.int64)
+        wide = self._masks > _MANY or self._masks << item.shift >= 2**62
+        copies, masks = 1 if item.total else self._shards, min(self._masks, _SUMMED_OF_MANY if wide else _MOST_SUMMED)
+        place, count = round_number * _ITEMS**2 + (hop * _ITEMS + item_number), copies * item.count
+        if wide:
+            low = self._deviations(place, masks, item.shift, count)
+        else:
+            low = self._stream.word_sums(Domain.DITHER, place, masks, item.shift, count)
+            if masks < self._masks:
+                mean = (2**item.shift - 1) / 2
+                stretched = (low.to(torch.float64) - masks * mean) * math.sqrt(self._masks / masks)
+                low = (stretched + self._masks * mean).round().to(torch.int64)
         return low.view(copies, item.count)
+
+    def _deviations(self, place: Tensor, masks: int, shift: int, count: int) -> Tensor:
+        """(count,) float64, whole numbers: the sum of `masks` low parts less its mean, stretched to all masks."""
+        limbs = -(-shift // 32)
+        words = self._stream.words_of(Domain.DITHER, place, limbs * masks * count).view(limbs, masks, count)
+        words[-1] &= 2 ** (shift - 32 * (limbs - 1)) - 1
+        total = words.sum(1).to(torch.float64)  # (limbs,count)
+        drawn = total[0] if limbs == 1 else total[0] + total[1] * 2.0**32
+        stretched: Tensor = (drawn - masks * (2**shift - 1) / 2) * math.sqrt(self._masks / masks)
+        return stretched.round()
 
 
 class Ring(ABC, Generic[Elements]):
@@ -180,15 +199,20 @@ class ResidueRing(Ring[Tensor]):
         return summed if once is None else field.add(summed, once)
 
     def _check(self, item: Item, sizes: Tensor) -> None:
-        if bool((sizes.abs() >= 2.0**item.bits).any()):
+        if self._exceeded is not None:
+            self._exceeded += (sizes.abs() >= 2.0**item.bits).sum()
+        elif bool((sizes.abs() >= 2.0**item.bits).any()):
             raise alarm(item, math.log2(float(sizes.abs().max())))
 
     def cut(self, item: Item, values: Tensor, low: Tensor, middle: int) -> Tensor:
-        added, shape = (low + middle).flatten(), values.shape  # |added| < n·2^t < 2^62
-        field = self.arithmetic
-        if self._exceeded is not None:
+        field, shape = self.arithmetic, values.shape
+        added = (low + middle).flatten()
+        if low.is_floating_point():
+            residues = field.add(values.flatten(1), field.add_integer(_embedded(field, low.flatten()), middle))
+        elif self._exceeded is not None:
             return field.cut(values.flatten(1), added, _shift(item), item.bits, self._exceeded).view(shape)
-        residues = field.add(values.flatten(1), field.embed_wide(added, 62))
+        else:
+            residues = field.add(values.flatten(1), field.embed_wide(added, 62))  # |low + middle| < n·2^t < 2^62
         cut, sizes = field.floor_shift(residues, _shift(item))
         self._check(item, sizes - added.to(torch.float64))
         return cut.view(shape)
@@ -207,6 +231,12 @@ class ResidueRing(Ring[Tensor]):
 def _told(item: Item, values: Elements) -> Elements:
     """(M,k,count): what is told of an item that is opened in the clear."""
     return values[:, :1] if item.alike else values
+
+
+def _embedded(field: ResidueField, whole: Tensor) -> Tensor:
+    """The residues of whole numbers in float64, below 2^83: (n,) -> (M,n)."""
+    high = (whole * 2.0**-31).floor()
+    return field.add(field.scale(field.embed(high), 2**31), field.embed(whole - high * 2.0**31))
 
 
 def _shift(item: Item) -> int:
@@ -280,7 +310,9 @@ def _play_item(
     watch(where[1], item, values)
     if item.shift is None:
         return ring.opened(item, values)
-    return ring.cut(item, values, dither(*where, item), centre(plan.num_masks, item.shift))
+    low = dither(*where, item)
+    middle = centre(0 if low.is_floating_point() else plan.num_masks, item.shift)
+    return ring.cut(item, values, low, middle)
 
 
 def final_weights(plan: HiddenPlan, ring: Ring[Elements], state: Elements) -> Tensor:

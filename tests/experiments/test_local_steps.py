@@ -11,11 +11,12 @@ from dresfl.data import load
 from dresfl.deploy.audit import audit
 from dresfl.errors import CheckpointError, InfeasiblePlan, UsageError
 from dresfl.experiments.config import RunConfig, load_config
-from dresfl.experiments.local_steps import TASKS, choose, measured
+from dresfl.experiments.local_steps import TASKS, answer_times, choose, measured, priced, table
 from dresfl.experiments.training import train
 from dresfl.storage.run_folder import read_metrics
 from dresfl.storage.transcript import Transcript
 
+ROOT = Path(__file__).parents[2]
 SMALL = [
     "name=small",
     "rounds=12",
@@ -89,6 +90,10 @@ def test_the_record_of_a_run_has_its_price(tmp_path: Path) -> None:
     assert [line["mean_answers"] for line in lines[::2]] == [3.0, 7.0]  # all others were missing
     assert len({line["weights_sha256"] for line in lines}) == 4
     assert all(json.loads(json.dumps(line))["alarms"] == 0 for line in lines)
+    times = answer_times("small", task, 0.01)
+    assert [line["local_steps"] for line in times] == [1, 2, 3, 4]
+    assert all(line["answer_seconds"] > 0 for line in times)
+    assert table([*lines, *times]).count("\n") == 4
     assert list(choose(task, split.train, [0.0625], 1)) == [0.0625]
 
 
@@ -170,3 +175,42 @@ def test_a_rate_that_is_a_power_of_two_is_cheaper(dresfl: Run) -> None:
 )
 def test_plans_that_do_not_work_say_why(dresfl: Run, arguments: list[str], message: str, hint: str) -> None:
     refused(dresfl("plan", "--clients", "20", *arguments, "--json"), 2, message, hint)
+
+
+def test_the_pages_table_is_made_from_the_records() -> None:
+    lines = (ROOT / "results" / "local_steps.jsonl").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "explanation" / "local-steps.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- local-steps -->\n")[1].split("<!-- /local-steps -->")[0]
+    records = [json.loads(line) for line in lines]
+    assert shown == table(records)
+    assert {record["task"] for record in records} == set(TASKS)
+    for record in (record for record in records if "seed" in record):
+        assert record["alarms"] == 0
+        assert record["seed"] > 0 or record["coded_equals_direct"]
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-two-shards", "digits-square"])
+def test_the_prices_in_the_records_are_those_of_the_plan(name: str) -> None:
+    lines = (ROOT / "results" / "local_steps.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [record for record in map(json.loads, lines) if record["task"] == name and "seed" in record]
+    for record in found:
+        prices = priced(TASKS[name], load("digits").train.num_rows, record["local_steps"])
+        assert {key: record[key] for key in prices} == prices
+        assert record["learning_rate"] == TASKS[name].learning_rate
+
+
+def test_what_the_page_says_of_bytes_follows_from_the_records() -> None:
+    lines = (ROOT / "results" / "local_steps.jsonl").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "explanation" / "local-steps.md").read_text(encoding="utf-8")
+    found = {(r["task"], r["local_steps"]): r for r in map(json.loads, lines) if "seed" in r}
+    fewer = [found[t, 1]["run_upload_bytes"] / found[t, 4]["run_upload_bytes"] for t in ("digits", "mnist")]
+    assert f"{fewer[0]:.1f} (`digits`) or {fewer[1]:.1f} times (`mnist`) fewer bytes of upload" in page
+    one, four = found["mnist", 1], found["mnist", 4]
+    shares, saved = four["share_bytes"] - one["share_bytes"], one["upload_bytes"] - four["upload_bytes"] / 4
+    run = one["run_upload_bytes"] - four["run_upload_bytes"]
+    assert f"four steps add {shares / 1e6:.0f} MB of shares to each client and save {run / 1e6:.0f} MB" in page
+    assert f"after about {round(shares / saved, -2):,.0f} steps" in page
+    two, single = found["digits-square", 2], found["digits-square", 1]
+    uploads = [record["run_upload_bytes"] / 1e6 for record in (two, single)]
+    assert f"{uploads[0]:.1f} MB in place of {uploads[1]:.1f} MB" in page
+    assert f"30 clients {two['max_dropouts']} in place of {single['max_dropouts']}" in page

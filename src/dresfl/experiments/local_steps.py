@@ -2,9 +2,11 @@
 
     python -m dresfl.experiments.local_steps digits digits-two-shards digits-square --out results/local_steps.jsonl
     python -m dresfl.experiments.local_steps mnist --data FOLDER --out results/local_steps.jsonl
+    python -m dresfl.experiments.local_steps digits digits-two-shards digits-square mnist --times 20 --out …
     python -m dresfl.experiments.local_steps --table results/local_steps.jsonl
 
-The first two add a line for each task, number of local steps s and seed; the last prints their table. A run with s
+The first two add a line for each task, number of local steps s and seed. The third adds the time that a client takes
+for an answer, measured in turns with the other numbers of steps. The last prints the table of both. A run with s
 local steps has 1/s of the rounds, so that all runs of a task take as many steps and draw the same mini-batches.
 Accuracies are those of engine `direct`. For seed 0 engine `coded` runs too, with as many missing clients as the setting
 allows; its weights must be the same. `--choose` compares learning rates at s = 1 on held-out training rows and prints
@@ -16,15 +18,21 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 from dresfl.api.plan import plan
 from dresfl.api.simulate import Run, simulate
+from dresfl.coding import CodeParameters
 from dresfl.data import DataSet, load, partition
 from dresfl.experiments.bench.run import machine
+from dresfl.experiments.bench.stages import residues
+from dresfl.experiments.bench.timing import interleaved
+from dresfl.kernels.threads import torch_threads
 from dresfl.model import Network, mlp
 from dresfl.optimizers import Optimizer
+from dresfl.protocol import Session, coded_answer, make_local_plan
 from dresfl.runtimes.local import Dropouts, Engine
 
 from .hidden_accuracy import held_out
@@ -146,16 +154,47 @@ def choose(task: Task, train: DataSet, rates: Sequence[float], seeds: int) -> di
     return found
 
 
+def answer_times(name: str, task: Task, seconds: float) -> list[dict[str, Any]]:
+    """A record for each number of local steps: the time of one client's answer on one core, all measured in turns."""
+    calls = {}
+    for local_steps in task.local_steps:
+        code = CodeParameters(task.num_clients, task.num_shards, batch_size=_BATCH, local_steps=local_steps)
+        local = make_local_plan(task.network(), code, task.optimizer(), task.steps)
+        session = Session(task.network(), code, (_BATCH,) * task.num_clients, seed=0, local=local)
+        coded = residues(session.field, 1, local_steps * _BATCH, session.row_width)  # (M,1,s·B,W)
+        weights = session.network.initial_weights(session.stream)
+        calls[local_steps] = partial(coded_answer, session, 0, weights, coded)
+    with torch_threads(1):
+        found = interleaved(calls, seconds)
+    return [
+        {
+            "task": name,
+            "local_steps": local_steps,
+            "answer_seconds": timing.median,
+            "best_answer_seconds": timing.best,
+            "turns": timing.runs,
+            "threads": 1,
+            "machine": machine(),
+        }
+        for local_steps, timing in found.items()
+    ]
+
+
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """The records as the table of docs/explanation/local-steps.md: a row for each task and number of local steps."""
     rows = [
         "| task | s | rounds | degree | answers needed | bits | primes | upload of a client | shares of a client | "
-        "accuracy (seeds) | round |",
+        "accuracy (seeds) | an answer takes |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    times: dict[tuple[str, int], float] = {}
     for line in lines:
-        groups.setdefault((line["task"], line["local_steps"]), []).append(line)
+        key = line["task"], line["local_steps"]
+        if "answer_seconds" in line:
+            times[key] = line["answer_seconds"]
+        else:
+            groups.setdefault(key, []).append(line)
     for (name, local_steps), found in groups.items():
         one, percent = found[0], [100 * line["accuracy"] for line in found]
         spread = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
@@ -170,7 +209,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             f"{one['run_upload_bytes'] / 1e6:.1f} MB",
             f"{one['share_bytes'] / 1e6:.1f} MB",
             f"{statistics.mean(percent):.1f}{spread} ({len(percent)})",
-            f"{1000 * one['seconds_per_round']:.0f} ms",
+            f"{1000 * times[name, local_steps]:.2g} ms" if (name, local_steps) in times else "–",
         ]
         rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows) + "\n"
@@ -183,6 +222,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--choose", type=float, nargs="+", metavar="RATE", help="compare rates on training rows")
+    parser.add_argument("--times", type=float, default=0.0, metavar="SECONDS", help="measure answers, run nothing else")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of these records, and run nothing")
     given = parser.parse_args()
@@ -193,17 +233,26 @@ def main() -> None:
         if name not in TASKS:
             parser.error(f"unknown task {name!r}: known are {', '.join(TASKS)}")
         task = TASKS[name]
+        if given.times:
+            for record in answer_times(name, task, given.times):
+                _add(record, given.out)
+            continue
         split = load(task.dataset, given.data)
         if given.choose:
             print(json.dumps({name: choose(task, split.train, given.choose, given.seeds)}), flush=True)
             continue
         for local_steps in task.local_steps:
             for seed in range(given.seeds):
-                line = json.dumps(measured(name, task, split.train, split.test, local_steps, seed))
-                print(line, flush=True)
-                if given.out is not None:
-                    with given.out.open("a") as file:
-                        file.write(line + "\n")
+                _add(measured(name, task, split.train, split.test, local_steps, seed), given.out)
+
+
+def _add(record: dict[str, Any], out: Path | None) -> None:
+    """Print a record, and add it to a file."""
+    line = json.dumps(record)
+    print(line, flush=True)
+    if out is not None:
+        with out.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import random
 import flint
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dresfl.coding import CodeParameters
@@ -83,6 +83,7 @@ def test_residues_give_the_integers_of_python(name, shards, schedule):
 
 
 @settings(max_examples=12, deadline=None)
+@example(sizes=[4, 1, 4], schedule="S2", shards=2, seed=25, activation=Square())  # diverges
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     schedule=st.sampled_from(["S2", "S4"]),
@@ -95,7 +96,15 @@ def test_any_small_network_gives_the_integers_of_python(sizes, schedule, shards,
     for units in sizes[2:]:
         layers += [activation, Dense(units)]
     plan = plan_of(Network(tuple(layers), (sizes[0],), 3), schedule, shards, rounds=2, batch=2)
-    assert played(plan, ResidueRing(plan), seed) == played(plan, IntegerRing(), seed)
+    assert outcome(plan, ResidueRing(plan), seed) == outcome(plan, IntegerRing(), seed)
+
+
+def outcome(plan, ring, seed):
+    """What a run gives, or what stopped it: a network of few weights can diverge, and then it does so in every ring."""
+    try:
+        return played(plan, ring, seed)
+    except Diverged as stopped:
+        return str(stopped)
 
 
 def test_real_numbers_train_about_the_same():

@@ -7,13 +7,14 @@ import pytest
 
 import dresfl as dr
 from dresfl.coding import CodeParameters
+from dresfl.errors import CheckpointError
 from dresfl.field import PublicStream
 from dresfl.model import mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol import Session, Training
 from dresfl.protocol.protection import HIDDEN_MODE_MEANS
 from dresfl.storage.checkpoint import RunFolder
-from dresfl.storage.model_card import CARD_FILES, card_markdown, make_card
+from dresfl.storage.model_card import CARD_FILES, card_markdown, make_card, read_card, read_card_page
 from dresfl.storage.model_file import StoredModel
 from dresfl.storage.run_folder import RunRecorder, summarise
 
@@ -48,10 +49,24 @@ def test_a_run_with_a_model_has_a_card(tmp_path):
         "totals": None,
     }
     page = (tmp_path / "model-card.md").read_text()
-    assert page == card_markdown(card)
+    assert page == card_markdown(card) == read_card_page(tmp_path / "model-card.md", card)
+    assert read_card(tmp_path / "model-card.json") == card
     assert "| test accuracy | 75.00 % |" in page
     assert "not differentially private" in page
     assert "simulation" not in page
+
+
+@pytest.mark.parametrize("name", CARD_FILES)
+def test_a_changed_card_is_seen(tmp_path, name):
+    finished(tmp_path)
+    card, path = read_card(tmp_path / CARD_FILES[0]), tmp_path / name
+    whole = path.read_text()
+    for changed in (whole.replace("75", "95", 1), whole.replace("0.75", "0.95"), whole[:-1], whole + "\n", whole[:40]):
+        if changed == whole:
+            continue
+        path.write_text(changed)
+        with pytest.raises((CheckpointError, ValueError)):
+            _ = read_card(path) if name == CARD_FILES[0] else read_card_page(path, card)
 
 
 def test_a_run_without_a_model_has_no_card(tmp_path):

@@ -1,14 +1,17 @@
 """The model card of a run: what was trained, on how many rows, how it was measured, and what it does not promise.
 
 Whoever writes a model into a run's folder writes `model-card.json` and `model-card.md` beside it. Both say the same,
-and only what the run itself knows. A card holds no row and no value of one.
+and only what the run itself knows. A card holds no row and no value of one. The JSON has two digests, so that damage
+is seen: `page_sha256` of the Markdown, and `sha256` of the JSON without itself.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dresfl.errors import CheckpointError
 from dresfl.files import write_atomic
 from dresfl.model import weights_sha256
 from dresfl.protocol.protection import HIDDEN_MODE_MEANS, OPEN_MODE_MEANS
@@ -75,9 +78,33 @@ def make_card(model: StoredModel, summary: Mapping[str, Any], settings: Mapping[
 
 def write_card(folder: Path, card: Mapping[str, Any], *, private: bool = False) -> None:
     """Write both files, each of them whole or not at all. private: with mode 0600."""
-    texts = json.dumps(card, indent=2) + "\n", card_markdown(card)
-    for name, text in zip(CARD_FILES, texts, strict=True):
-        write_atomic(folder / name, text.encode(), private=private)
+    page = card_markdown(card).encode()
+    values = {**card, "page_sha256": hashlib.sha256(page).hexdigest()}
+    values["sha256"] = hashlib.sha256(_text(values)).hexdigest()
+    for name, data in zip(CARD_FILES, (_text(values), page), strict=True):
+        write_atomic(folder / name, data, private=private)
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """The values of a `model-card.json`. CheckpointError if it was altered."""
+    data = path.read_bytes()
+    card: dict[str, Any] = dict(json.loads(data))
+    rest = {key: value for key, value in card.items() if key != "sha256"}
+    if data != _text(card) or card.get("sha256") != hashlib.sha256(_text(rest)).hexdigest():
+        raise CheckpointError(f"{path} was altered: it does not have its sha256", "restore it from a backup")
+    return card
+
+
+def read_card_page(path: Path, card: Mapping[str, Any] | None) -> str:
+    """The text of a `model-card.md`. CheckpointError if it is not that of its card; None: nothing to compare with."""
+    data = path.read_bytes()
+    if card is not None and hashlib.sha256(data).hexdigest() != card["page_sha256"]:
+        raise CheckpointError(f"{path} was altered: it is not the page of {CARD_FILES[0]}", "restore it from a backup")
+    return data.decode()
+
+
+def _text(card: Mapping[str, Any]) -> bytes:
+    return (json.dumps(card, indent=2) + "\n").encode()
 
 
 def card_markdown(card: Mapping[str, Any]) -> str:

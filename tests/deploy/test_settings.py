@@ -15,7 +15,7 @@ from dresfl.errors import DataError, IdentityError, UsageError
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.trials.grpc_trial import Trial
 from dresfl.federation import Agreement
-from dresfl.model import Dense
+from dresfl.model import Dense, mlp
 from dresfl.sealing import Roster
 
 from .trial_files import write_nine_clients
@@ -148,7 +148,7 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", inputs=np.array([{}]), labels=np.array([0]))
     for name in ("text.npz", "other.npz", "objects.npz", "absent.npz"):
         with pytest.raises(DataError, match="cannot read"):
-            read_npz(tmp_path / name, 3)
+            read_npz(tmp_path / name, mlp((2, 3), input_bits=4, weight_bits=10))
 
 
 def test_skipped_rounds_need_a_checkpoint_each() -> None:

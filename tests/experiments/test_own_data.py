@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,11 +59,11 @@ def tables(tmp_path: Path) -> pd.DataFrame:
     return frame
 
 
-def train(dresfl: Run, out: str, *settings: str, config: str = "own.toml") -> dict[str, object]:
+def train(dresfl: Run, out: str, *settings: str, config: str = "own.toml") -> dict[str, Any]:
     given = [part for setting in settings for part in ("--set", setting)]
     result = dresfl("train", config, "--out", out, "--json", *given)
     assert result.returncode == 0, result.stderr
-    found: dict[str, object] = json.loads(result.stdout)
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
@@ -105,13 +106,58 @@ def test_simulate_gives_the_same_weights(tables: pd.DataFrame, tmp_path: Path, d
         assert run.summary.weights_sha256 == summary["weights_sha256"]
         assert run.summary.test_accuracy == summary["test_accuracy"]
         assert run.model.classes == ("bush", "tree")
+    one_value = dr.simulate(dr.mlp((3, 1), input_bits=4, weight_bits=10), frames, **settings)
+    assert one_value.model.classes == ("bush", "tree")
     with pytest.raises(UsageError, match="3 features and 2 classes"):
         dr.simulate(dr.mlp((4, 2), input_bits=4, weight_bits=10), frames, **settings)
+    numbers = dr.Network((dr.Dense(1),), (3,), input_bits=4, target_bits=8)
+    with pytest.raises(UsageError, match="the network of a regression"):
+        dr.simulate(numbers, frames, **settings)
+
+
+@pytest.fixture
+def heights(tables: pd.DataFrame, tmp_path: Path) -> dr.Schema:
+    """The tables with a regression's schema: the height from the rest, which tells something about it."""
+    columns = (
+        dr.Column("width", "number", minimum=0, maximum=1),
+        dr.Column("kind", "category", vocabulary=("bush", "tree")),
+    )
+    schema = dr.Schema("regression", columns, dr.Label("height", unit="m", minimum=0, maximum=1))
+    (tmp_path / "schema.toml").write_text(schema.to_toml())
+    return schema
+
+
+REGRESSION = ("rounds=100", "evaluate_every=100", 'model.layers=[{ kind = "dense", units = 1 }]')
+
+
+def test_a_regression_on_tables(heights: dr.Schema, tables: pd.DataFrame, dresfl: Run) -> None:
+    by_files = train(dresfl, "a", *REGRESSION, "engine=coded")
+    by_column = train(dresfl, "b", *REGRESSION, *ONE_FILE)
+    assert by_files["weights_sha256"] == by_column["weights_sha256"]
+    assert by_files["test_r2"] == by_column["test_r2"]
+    assert by_files["test_r2"] > 0.3
+    dealt = train(dresfl, "c", *REGRESSION, ONE_FILE[0], "federation.num_clients=4")
+    assert dealt["train_rows"] == 48
+    frames = [tables[tables.site == f"site {client}"] for client in range(CLIENTS)]
+    network = dr.Network((dr.Dense(1),), (3,), input_bits=4, weight_bits=10, target_bits=10)
+    tested = train(dresfl, "d", *REGRESSION, "data.test_file=all.parquet")
+    run = dr.simulate(network, frames, rounds=100, batch_size=8, engine="direct", schema=heights, test=tables)
+    assert run.summary.weights_sha256 == tested["weights_sha256"]
+    assert run.summary.test_r2 == tested["test_r2"]
 
 
 def test_one_file_alone_is_dealt_out(tables: pd.DataFrame, dresfl: Run) -> None:
     found = train(dresfl, "a", ONE_FILE[0], "data.partition=iid", "federation.num_clients=4")
     assert found["train_rows"] == 48
+
+
+def test_a_client_without_rows_helps(tables: pd.DataFrame, dresfl: Run) -> None:
+    """It changes nothing in what the others' rows give."""
+    files = 'data.files=["site-0.csv", "", "site-1.csv", "site-2.csv"]'
+    found = train(dresfl, "a", files, "federation.num_clients=4", "engine=coded")
+    assert found["train_rows"] == 48
+    assert found["weights_sha256"] == train(dresfl, "b")["weights_sha256"]
+    refused(dresfl("train", "own.toml", "--set", 'data.files=["", "", ""]'), 2, "names no file")
 
 
 def test_files_below_the_data_folder(tables: pd.DataFrame, tmp_path: Path, dresfl: Run) -> None:

@@ -221,4 +221,10 @@ def test_targets_of_a_regression() -> None:
     schema = Schema("regression", (Column("x", "flag"),), Label("y", minimum=0, maximum=10))
     batch = pa.RecordBatch.from_pydict({"x": [True, False], "y": [0, 7.5]})
     assert Encoder(schema).targets(batch).tolist() == [[-1.0], [0.5]]
+    data = read_data_set(pa.Table.from_batches([batch]), schema)
+    assert data.is_regression
+    assert data.targets is not None
+    assert data.targets.tolist() == [[-1.0], [0.5]]
+    integers, targets = read_integers(pa.Table.from_batches([batch]), schema, Quantizer(4))
+    assert (integers.tolist(), targets.tolist()) == ([[16], [0]], [[-1.0], [0.5]])
     assert json.dumps(Encoder(schema).inputs(batch).tolist()) == "[[1.0], [0.0]]"

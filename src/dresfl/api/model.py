@@ -69,12 +69,12 @@ class Model:
     @property
     def task(self) -> str:
         """What it predicts: "classification" or "regression"."""
-        return "classification"
+        return self.network.task
 
     @property
     def num_classes(self) -> int:
         """How many classes it tells apart."""
-        return self.network.num_classes
+        return self.network.num_labels
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -86,13 +86,19 @@ class Model:
         """The units of the inputs before any scaling, "" for an input without one; empty if none were given."""
         return self._stored.units
 
-    def predict(self, inputs: Array) -> npt.NDArray[np.int64]:
-        """The class of each row (m,): the place of its largest output."""
-        classes: npt.NDArray[np.int64] = self.decision_function(inputs).argmax(1)
+    def predict(self, inputs: Array) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+        """The class of each row (m,): the place of its largest output, or 1 where a single output is positive.
+
+        Of a regression: the outputs themselves, (m,) if there is one target and else (m,C).
+        """
+        outputs = self.decision_function(inputs)
+        if self.network.task == "regression":
+            return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+        classes: npt.NDArray[np.int64] = self.network.labels(torch.from_numpy(outputs)).numpy()
         return classes
 
     def decision_function(self, inputs: Array) -> npt.NDArray[np.float64]:
-        """The network's outputs (m,C) for inputs (m, ...), one value for each class."""
+        """The network's outputs (m,C) for inputs (m, ...), one value for each class or target."""
         rows = torch.from_numpy(to_inputs(inputs, self.network, "predict"))
         module = self.to_torch()
         widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in self.network.parameters)
@@ -106,8 +112,7 @@ class Model:
         schema = self.schema
         if schema is None or schema.task != "regression":
             return outputs
-        offset, factor = schema.label.as_number.scaling
-        return outputs / factor + offset
+        return schema.real_targets(outputs)
 
     def save(self, path: str | Path) -> None:
         """Write the model as one safetensors file, with all that a prediction needs."""

@@ -57,12 +57,11 @@ def row_batches(
 def _table(model: Model, path: Path, schema: Schema, outcomes: bool, keep: Sequence[str]) -> Iterator[RowBatch]:
     encoder = Encoder(schema, str(path))
     wanted = [column.name for column in schema.columns] + [schema.label.column] * outcomes
-    offset, factor = schema.label.as_number.scaling if schema.task == "regression" else (0.0, 1.0)
     rows = 0
     for batch in batches(path, [*wanted, *(name for name in keep if name not in wanted)]):
         found: npt.NDArray[Any] | None = None
         if outcomes and schema.task == "regression":
-            found = encoder.targets(batch).astype(np.float64) / factor + offset
+            found = schema.real_targets(encoder.targets(batch))
         elif outcomes:
             found = encoder.labels(batch)
         kept = {name: batch.column(name).to_pylist() for name in keep}

@@ -15,34 +15,63 @@ from dresfl.model import Network
 from dresfl.tables import Schema, Table, read_data_set
 
 Array = npt.ArrayLike | torch.Tensor
-Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
+Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,), or real targets (m,) or (m,C)
 
 
 def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
-    """Inputs and labels as flat rows for a network. Wrong shapes, labels, NaN and infinity are refused by name."""
+    """Inputs and labels, or real targets, as flat rows for a network.
+
+    Wrong shapes, labels, NaN and infinity are refused by name. A network that ends in one value has classes 0 and 1.
+    """
     if not isinstance(rows, Sequence) or len(rows) != 2:
         raise DataError(
             f"{name} is not a pair of inputs and labels", "give a list with one pair (inputs, labels) for each client"
         )
+    if network.task == "regression":
+        return DataSet.regression(to_inputs(rows[0], network, name), _targets(rows[1], network, name), name)
     inputs, labels = to_inputs(rows[0], network, name), _numbers(rows[1], f"{name}: labels")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
             f"{name}: labels have type {labels.dtype} and shape {labels.shape}, one integer for each row is wanted",
             "number the classes from 0; one-hot labels become integers with labels.argmax(1)",
         )
-    return DataSet(inputs, labels.astype(np.int64), network.num_classes, name)
+    found = DataSet(inputs, labels.astype(np.int64), network.num_labels, name)
+    return found if network.one_hot else found.signed()
+
+
+def _targets(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:
+    """Real targets as (m,C)."""
+    targets, count = _numbers(values, f"{name}: targets"), network.num_classes
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    if targets.dtype.kind not in "fiu" or targets.ndim != 2 or targets.shape[1] != count:
+        raise DataError(
+            f"{name}: targets have type {targets.dtype} and shape {targets.shape}, numbers of shape (rows, {count}) "
+            "are wanted",
+            "give every row as many targets as the network ends in values",
+        )
+    return np.ascontiguousarray(targets, dtype=np.float32)
+
+
+def check_schema(schema: Schema, network: Network) -> None:
+    """Refuse a network that is not made for a schema's features, classes or targets."""
+    if schema.task != network.task:
+        raise UsageError(
+            f"the schema is of a {schema.task}, the network of a {network.task}",
+            "a network of a regression has target_bits, for example 10",
+        )
+    outputs = (schema.num_classes, 1) if schema.num_classes == 2 else (schema.num_classes,)
+    if schema.num_features != network.input_size or network.num_classes not in outputs:
+        raise UsageError(
+            f"the schema has {schema.num_features} features and {schema.num_classes} classes, the network has "
+            f"{network.input_size} inputs and {network.num_classes} outputs",
+            "make it with schema.num_features and schema.num_classes",
+        )
 
 
 def table_rows(source: Table, schema: Schema, network: Network, name: str) -> DataSet:
-    """A table's rows for a network: a path, a pandas DataFrame or a pyarrow Table."""
-    wanted = schema.num_features, schema.num_classes
-    if wanted != (network.input_size, network.num_classes):
-        raise UsageError(
-            f"the schema has {wanted[0]} features and {wanted[1]} classes, the network {network.input_size} and "
-            f"{network.num_classes}",
-            "make it with schema.num_features and schema.num_classes",
-        )
-    return read_data_set(source, schema, str(source) if isinstance(source, str | Path) else name)
+    """A table's rows for a network that fits its schema: a path, a pandas DataFrame or a pyarrow Table."""
+    data = read_data_set(source, schema, str(source) if isinstance(source, str | Path) else name)
+    return data if network.one_hot or data.is_regression else data.signed()
 
 
 def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:
@@ -60,12 +89,18 @@ def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.floa
 
 
 def check_range(data: DataSet, network: Network, shift: float) -> None:
-    """Refuse inputs beyond the range that the network's arithmetic was made for."""
+    """Refuse inputs and targets beyond the range that the network's arithmetic was made for."""
     reach = max(float(data.inputs.max()) + shift, -float(data.inputs.min()) - shift)
     if reach > 0 and math.log2(reach) > network.input_magnitude:
         raise DataError(
             f"{data.name}: an input reaches {reach:.6g}, the network is made for {2.0**network.input_magnitude:.6g}",
             "scale the inputs to [0, 1] or [-1, 1], or give Network the input_magnitude log2(largest input)",
+        )
+    largest = 0.0 if data.targets is None else float(np.abs(data.targets).max())
+    if largest > 0 and math.log2(largest) > network.target_magnitude:
+        raise DataError(
+            f"{data.name}: a target reaches {largest:.6g}, the network is made for {2.0**network.target_magnitude:.6g}",
+            "scale the targets to [-1, 1], or give Network the target_magnitude log2(largest target)",
         )
 
 

@@ -40,6 +40,7 @@ class Data:
     test_file: str = ""  # a table or a folder of images that the run is measured on
     test_share: float = 0.2  # without a test file: the share of each client's rows that it is measured on
     image_size: int = 0  # the side to which images of a folder are resized; 0: all must have one size
+    class_weights: tuple[int, ...] = ()  # how often clients repeat their rows of each class; empty: once
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -68,6 +69,7 @@ class Model:
     input_bits: int = 4
     weight_bits: int = 10
     shift: float = 0.0
+    target_bits: int = 0  # scale of a regression's targets; 0: 10 bits for a regression, and none for classes
 
 
 @final

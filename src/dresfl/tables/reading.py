@@ -6,6 +6,7 @@ be, and says which rows are wrong. An error names rows and columns and never a v
 
 import bisect
 import importlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +147,8 @@ def _suffix(path: Path) -> str:
 
 
 def _check_columns(present: Sequence[str], wanted: Sequence[str] | None, name: str) -> None:
-    if twice := next((one for one in present if list(present).count(one) > 1), None):
+    twice = next((one for one, count in Counter(present).items() if count > 1), None)
+    if twice is not None:
         raise DataError(f"{name} has two columns called {twice!r}", "rename one of them")
     missing = [one for one in wanted or () if one not in present]
     if missing:

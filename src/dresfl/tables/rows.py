@@ -152,7 +152,4 @@ def _data_set(parts: list[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]], sch
     outcome = np.concatenate([outcome for _, outcome in parts])
     if schema.task == "classification":
         return DataSet(inputs, outcome, schema.num_classes, name)
-    raise UsageError(
-        "training on numbers is not possible yet: this schema is of a regression",
-        'use task = "classification" with classes for the label',
-    )
+    return DataSet.regression(inputs, outcome, name)

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from dresfl.errors import UsageError
 
@@ -263,6 +266,16 @@ class Schema:
         """No |input| is larger; None if a column has no bound."""
         reaches = [column.reach for column in self.columns]
         return None if None in reaches else max(reach for reach in reaches if reach is not None)
+
+    def real_targets(self, outputs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+        """A regression's outputs in the label's own unit: the way back from the scale in which a network learns them.
+
+        >>> schema = Schema("regression", (Column("x", "flag"),), Label("y", minimum=0, maximum=10))
+        >>> schema.real_targets(np.array([-1.0, 0.5])).tolist()
+        [0.0, 7.5]
+        """
+        offset, factor = self.label.as_number.scaling
+        return np.asarray(outputs, np.float64) / factor + offset
 
     def check_complete(self) -> "Schema":
         """This schema, if nothing is left open that encoding needs."""

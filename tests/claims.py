@@ -8,12 +8,13 @@ that made it. Each row of its table is a claim:
     | README.md | 97.81 %, after 77 s | `p2(test_accuracy)` `f0(seconds)` |
 
 Every number in the words must be what a query gives, or be named in `given(...)`: a setting, not a result. A query is
-FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too. A term is a number, or [AGGREGATE] KEY[NAME=VALUE, ...]:
+FORMAT(TERM) or FORMAT(TERM - TERM), with / and * too, from left to right. A term is a number, or
+[AGGREGATE] KEY[NAME=VALUE, ...]:
 
     FORMAT      n (1,086), f0 to f3 (decimals), p0 to p2 (a share, in percent)
     AGGREGATE   mean, sd, median, min, max, sum, count, first, last; none: exactly one line has that value
     KEY         of a JSON object, with dots between levels; a list counts as all its values
-    NAME=VALUE  the lines of a JSONL that count
+    NAME=VALUE  the lines of a JSONL that count; NAME!=VALUE: those that do not
 """
 
 import json
@@ -86,6 +87,18 @@ def without_record(text: str) -> list[tuple[str, str]]:
     return [(page, words) for page, words, _ in rows]
 
 
+def earlier_recipes(text: str) -> dict[tuple[str, str], set[str]]:
+    """{(data set, method): settings} of the records that ran with other settings than the recipes have today."""
+    part = text.partition("# Records of earlier recipes")[2].partition("\n# ")[0]
+    rows = [_cells(line) for line in part.splitlines() if line.startswith("| ") and not line.startswith("| data sets")]
+    return {
+        (dataset, method): set(settings.split(", "))
+        for datasets, methods, settings, _ in rows
+        for dataset in datasets.split(", ")
+        for method in methods.split(", ")
+    }
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("| "))]
 
@@ -97,7 +110,7 @@ def flat(page: str) -> str:
 
 def measured(page: str) -> list[re.Match[str]]:
     """The numbers with a unit in a page on one line, outside code and the tables that are made from records."""
-    text = re.sub(r"```.*?```|`[^`]*`|<!-- (\w+) -->.*?<!-- /\1 -->|\]\([^)]*\)", lambda m: " " * len(m[0]), page)
+    text = re.sub(r"```.*?```|`[^`]*`|<!-- ([\w-]+) -->.*?<!-- /\1 -->|\]\([^)]*\)", lambda m: " " * len(m[0]), page)
     units = r"(?: |(?= (?:and|to|or) " + NUMBER.pattern + r"))(?:(?:and|to|or) " + NUMBER.pattern + r" )?"
     return list(re.finditer(f"({NUMBER.pattern}){units}(?:%|s|ms|minutes|MB|GB|TOPS|times|points)(?![\\w-])", text))
 
@@ -138,8 +151,8 @@ def _value(term: str, lines: Sequence[Row]) -> float:
     aggregate, key, where = match["aggregate"], match["key"], match["where"]
     if aggregate not in _AGGREGATES:
         aggregate, key = None, f"{aggregate} {key}" if aggregate else key
-    conditions = [condition.strip().split("=", 1) for condition in where.split(",")] if where else []
-    chosen = [line for line in lines if all(str(_at(line, name)) == value for name, value in conditions)]
+    conditions = [condition.strip().partition("=") for condition in where.split(",")] if where else []
+    chosen = [line for line in lines if all(_holds(line, name, value) for name, _, value in conditions)]
     values: list[float] = []
     for line in chosen:
         found = _at(line, key)
@@ -149,6 +162,11 @@ def _value(term: str, lines: Sequence[Row]) -> float:
         assert len(set(values)) == 1, f"{term!r} has {len(values)} values: choose an aggregate"
         return float(values[0])
     return float(_AGGREGATES[aggregate](values))
+
+
+def _holds(line: Row, name: str, value: str) -> bool:
+    """Whether NAME=VALUE holds for a line; NAME!=VALUE: whether it does not."""
+    return (str(_at(line, name.removesuffix("!"))) == value) != name.endswith("!")
 
 
 def _at(line: Row, key: str) -> Any:

@@ -45,6 +45,7 @@ FILES = {
     "model-card.json",
     "model-card.md",
     "model.safetensors",
+    "rounds.jsonl",
     "summary.json",
 }
 
@@ -228,14 +229,14 @@ def interrupt_in_watch(monkeypatch, at):
 
 
 def interrupt_in_evaluation(monkeypatch, at):
-    accuracy = Prepared.accuracy
+    score = Prepared.score
 
     def interrupted(self, weights, calls=iter(range(100))):
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return accuracy(self, weights)
+        return score(self, weights)
 
-    monkeypatch.setattr(Prepared, "accuracy", interrupted)
+    monkeypatch.setattr(Prepared, "score", interrupted)
     return {}
 
 

@@ -307,7 +307,9 @@ def test_predict_says_the_class_of_each_row(dresfl: Run, toy: Path):
 def test_predict_refuses_what_is_no_model_or_no_rows(dresfl: Run, toy: Path):
     assert dresfl("train", "toy.toml", "--out", "run", cwd=toy).returncode == 0
     refused(dresfl("predict", "run/checkpoint.safetensors", "toy.toml", cwd=toy), 1, "checkpoint.safetensors")
-    refused(dresfl("predict", "run/model.safetensors", "toy.toml", cwd=toy), 1, "cannot read rows", "numpy.savez")
+    refused(dresfl("predict", "run/model.safetensors", "toy.toml", cwd=toy), 2, "ending in .toml", ".csv")
+    (toy / "text.npz").write_text("no archive")
+    refused(dresfl("predict", "run/model.safetensors", "text.npz", cwd=toy), 1, "cannot read rows", "numpy.savez")
     np.savez(toy / "rows.npz", labels=np.zeros(2))
     refused(dresfl("predict", "run/model.safetensors", "rows.npz", cwd=toy), 1, "it has no inputs")
 
@@ -325,7 +327,9 @@ def test_the_old_names_work_and_say_the_new_ones(dresfl: Run, tmp_path: Path, ol
     assert old not in commands
 
 
-@pytest.mark.parametrize("command", ["plan", "train", "demo", "vectors", "predict", "data check", "serve", "join"])
+@pytest.mark.parametrize(
+    "command", ["plan", "train", "demo", "vectors", "predict", "evaluate", "export", "data check", "serve", "join"]
+)
 def test_help_has_an_example(dresfl: Run, tmp_path: Path, command: str):
     result = dresfl(*command.split(), "--help", cwd=tmp_path)
     assert result.returncode == 0

@@ -172,6 +172,7 @@ def test_nobody_else_may_look_whatever_the_umask(consortium: Consortium, tmp_pat
     found = modes(folder)
     assert {name for name, mode in found.items() if mode not in (0o600, 0o700)} == set()
     assert {"metrics.jsonl", "model.safetensors", "summary.json", "checkpoint.safetensors", "run.json"} <= set(found)
+    assert {"model-card.json", "model-card.md"} <= set(found)
     assert {name for name, mode in found.items() if mode == 0o700 and (folder / name).is_file()} == set()
 
 

@@ -42,7 +42,10 @@ FILES = {
     "config.toml",
     "data.json",
     "metrics.jsonl",
+    "model-card.json",
+    "model-card.md",
     "model.safetensors",
+    "rounds.jsonl",
     "summary.json",
 }
 
@@ -86,7 +89,7 @@ def test_a_run_leaves_its_files_and_tells_the_truth(unbroken, expected):
     assert lines[-1]["test_accuracy"] == summary["test_accuracy"] > 0.3
     assert meta["dresfl"]["weights_sha256"] == summary["weights_sha256"]
     assert read_model(unbroken / "model.safetensors").network == prepared.session.network
-    assert prepared.accuracy(torch.tensor(state["weights"])) == summary["test_accuracy"]
+    assert prepared.score(torch.tensor(state["weights"])) == summary["test_accuracy"]
     scaled = [value * 2**10 for row in tensors["layers.0.weight"] for value in row]
     assert scaled + [value * 2**10 for value in tensors["layers.0.bias"]] == state["weights"]
     field = prepared.session.field
@@ -202,9 +205,9 @@ def test_a_crash_at_any_disk_access_is_survived(tmp_path, monkeypatch):
         train(small(*settings), out=tmp_path / "unbroken")
         steps = count()
     wanted = outcome(tmp_path / "unbroken")
-    # config, data digests, three checkpoints with the metrics before each, model, summary: three accesses a file; and
-    # two checkpoints that stay as the one before
-    assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 3
+    # config, data digests, three checkpoints with the metrics before each, model, its card twice, summary: three
+    # accesses a file; and two checkpoints that stay as the one before
+    assert steps == 3 + 3 + 3 * (1 + 3) + 2 + 3 + 6 + 3
     for step in range(1, steps + 1):
         out = tmp_path / str(step)
         with monkeypatch.context() as patched:
@@ -226,14 +229,14 @@ def interrupt_in_watch(monkeypatch, at):
 
 
 def interrupt_in_evaluation(monkeypatch, at):
-    accuracy = Prepared.accuracy
+    score = Prepared.score
 
     def interrupted(self, weights, calls=iter(range(100))):
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return accuracy(self, weights)
+        return score(self, weights)
 
-    monkeypatch.setattr(Prepared, "accuracy", interrupted)
+    monkeypatch.setattr(Prepared, "score", interrupted)
     return {}
 
 

@@ -17,8 +17,17 @@ from dresfl.api.model import Model
 from dresfl.errors import ModelError
 from dresfl.field import PublicStream
 from dresfl.model import Conv2d, Dense, Flatten, Network, Quadratic, Square, SumPool
-from dresfl.storage.model_file import StoredModel, _digest, decode_model, encode_model, read_model, write_model
+from dresfl.storage.model_file import (
+    StoredModel,
+    _digest,
+    decode_model,
+    encode_model,
+    read_model,
+    with_schema,
+    write_model,
+)
 from dresfl.storage.tensors import save_tensors
+from dresfl.tables import Column, Label, Schema, parse_schema
 
 FIXTURES = Path(__file__).parent / "fixtures"  # made with dresfl 0.1.0
 
@@ -47,6 +56,7 @@ def stored(**more):
 def same(left, right):
     return (
         (left.network, left.shift, left.classes) == (right.network, right.shift, right.classes)
+        and (left.feature_names, left.units, left.schema) == (right.feature_names, right.units, right.schema)
         and left.input_bound == right.input_bound
         and torch.equal(left.weights, right.weights)
     )
@@ -57,6 +67,29 @@ def test_everything_comes_back(tmp_path, classes):
     model = stored(classes=classes)
     write_model(tmp_path / "model.safetensors", model)
     assert same(read_model(tmp_path / "model.safetensors"), model)
+
+
+def test_names_units_and_schema_come_back_and_files_without_them_stay_as_they_were(tmp_path):
+    names, units = tuple(f"pixel {n}" for n in range(36)), ("mm", *[""] * 35)
+    model = stored(feature_names=names, units=units, schema='task = "classification"\n')
+    write_model(tmp_path / "model.safetensors", model)
+    assert same(read_model(tmp_path / "model.safetensors"), model)
+    assert not {"feature_names", "units", "schema"} & described(encode_model(stored())).keys()
+
+
+def test_a_schema_gives_a_model_its_names():
+    columns = (
+        Column("age", "number", unit="years", minimum=0, maximum=100, missing="indicator"),
+        Column("sex", "category", vocabulary=("f", "m")),
+    )
+    schema = Schema("classification", columns, Label("ill", classes=("no", "yes")))
+    network = Network((Dense(2),), (4,), input_bits=4)
+    model = with_schema(StoredModel(network, network.initial_weights(PublicStream(0))), schema)
+    assert model.classes == ("no", "yes")
+    assert model.feature_names == ("age", "age missing", "sex=f", "sex=m")
+    assert model.units == ("years", "", "", "")
+    assert parse_schema(model.schema).digest() == schema.digest()
+    assert same(decode_model(encode_model(model), "here"), model)
 
 
 @given(st.lists(st.integers(-(2**31) + 1, 2**31 - 1), min_size=8, max_size=8))
@@ -183,6 +216,10 @@ def rewritten(**changes):
         ({"input_bound": 0}, "input_bound"),
         ({"classes": ["one"]}, "classes"),
         ({"classes": [1, 2, 3]}, "classes"),
+        ({"feature_names": ["one"]}, "1 feature_names for 36 inputs"),
+        ({"feature_names": "one"}, "feature_names is no list"),
+        ({"units": [1] * 36}, "units is no list"),
+        ({"schema": ["task"]}, "schema is no text"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changes, words):

@@ -1,5 +1,6 @@
 """A trained model: predict with it, save it, load it, take it to torch."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -12,7 +13,9 @@ from dresfl.field import Reals
 from dresfl.model import Network, weights_sha256
 from dresfl.quantize import Quantizer
 from dresfl.storage.model_file import StoredModel, read_model, write_model
+from dresfl.tables import Schema, parse_schema
 
+from .real_network import Floats, Preparation, RealNetwork
 from .rows import Array, to_inputs
 
 _VALUES_AT_A_TIME = 2**21  # of the widest layer, in float64
@@ -58,6 +61,31 @@ class Model:
         """The names of the classes; empty if none were given."""
         return self._stored.classes
 
+    @cached_property
+    def schema(self) -> Schema | None:
+        """The schema of the tables that the model was trained on; None if there was none."""
+        return parse_schema(self._stored.schema, "the model's schema") if self._stored.schema else None
+
+    @property
+    def task(self) -> str:
+        """What it predicts: "classification" or "regression"."""
+        return self.network.task
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes it tells apart."""
+        return self.network.num_labels
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in order; empty if none were given."""
+        return self._stored.feature_names
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units of the inputs before any scaling, "" for an input without one; empty if none were given."""
+        return self._stored.units
+
     def predict(self, inputs: Array) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
         """The class of each row (m,): the place of its largest output, or 1 where a single output is positive.
 
@@ -79,6 +107,13 @@ class Model:
         outputs: npt.NDArray[np.float64] = torch.cat(parts).numpy()
         return outputs
 
+    def in_units(self, outputs: Floats) -> Floats:
+        """Outputs (m,C) of a regression in the unit of the target, as the schema says; those of classes unchanged."""
+        schema = self.schema
+        if schema is None or schema.task != "regression":
+            return outputs
+        return schema.real_targets(outputs)
+
     def save(self, path: str | Path) -> None:
         """Write the model as one safetensors file, with all that a prediction needs."""
         write_model(Path(path), self._stored)
@@ -99,6 +134,40 @@ class Model:
         True
         """
         return TorchModel(self._stored)
+
+    def to_real(self) -> RealNetwork:
+        """The model as plain real numbers, for files that other programs read."""
+        stored, schema = self._stored, self.schema
+        scaling = _scaling(schema, self.network.input_size)
+        preparation = Preparation(*scaling, stored.shift, self.network.input_bits)
+        offset, factor = 0.0, 1.0
+        if schema is not None and schema.task == "regression":
+            offset, factor = schema.label.as_number.scaling
+        return RealNetwork(
+            self.network,
+            self.network.tensors(stored.weights),
+            preparation,
+            is_regression=self.task == "regression",
+            target_offset=offset,
+            target_factor=1 / factor,
+        )
+
+
+def _scaling(schema: Schema | None, size: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """The smallest and largest value of each feature (F,), what is subtracted from it, and what it is multiplied with.
+
+    Features of categories and of missing values come as the schema encodes them.
+    """
+    low, high, offset, factor = np.full(size, -np.inf), np.full(size, np.inf), np.zeros(size), np.ones(size)
+    place = 0
+    for column in () if schema is None else schema.columns:
+        if column.kind != "category":
+            offset[place], factor[place] = column.scaling
+            if column.clip:
+                low[place] = -np.inf if column.minimum is None else column.minimum
+                high[place] = np.inf if column.maximum is None else column.maximum
+        place += len(column.features)
+    return low, high, offset, factor
 
 
 def load_model(path: str | Path) -> Model:

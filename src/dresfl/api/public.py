@@ -1,9 +1,12 @@
 """Every name of `import dresfl as dr`, written once."""
 
+from dresfl.api.evaluation import ClassReport, NumberReport, evaluate
+from dresfl.api.export import export_model
 from dresfl.api.model import Model, TorchModel, load_model
 from dresfl.api.partition import partition
 from dresfl.api.plan import Plan, plan
 from dresfl.api.plan_hidden import HiddenCost, plan_hidden
+from dresfl.api.prediction import Predictions, predict_file
 from dresfl.api.simulate import Run, simulate
 from dresfl.coding import CodeParameters
 from dresfl.data import DataSet, Split
@@ -45,6 +48,12 @@ __all__ = [
     "Model",
     "TorchModel",
     "load_model",
+    "predict_file",
+    "Predictions",
+    "evaluate",
+    "ClassReport",
+    "NumberReport",
+    "export_model",
     "Network",
     "mlp",
     "Dense",

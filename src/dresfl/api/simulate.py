@@ -24,7 +24,7 @@ from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
-from dresfl.storage.model_file import StoredModel
+from dresfl.storage.model_file import StoredModel, with_schema
 from dresfl.storage.run_folder import (
     RUN_FILES,
     Accuracy,
@@ -197,6 +197,7 @@ def simulate(
                 evaluate_every=evaluate_every,
                 shift=shift,
                 classes=tuple(classes),
+                schema=schema,
                 folder=folder,
             )
             return Run(*_with_model(hidden_simulation.run(_shown(progress))))
@@ -216,6 +217,7 @@ def simulate(
             record=None if record is None else Path(record),
             recorded=tuple(recorded),
             blinded=blinded,
+            schema=schema,
         )
         return simulation.run(watch=_shown(progress))
 
@@ -276,6 +278,7 @@ class Simulation:
     recorded: tuple[str, ...] = ()  # the participants that have one
     blinded: bool = False  # answers are blinded as between real participants
     ranks: Ranks | None = None  # the processes that share the run; rank 0 alone evaluates and writes. None: this one
+    schema: Schema | None = None  # of the tables that the rows came from; the model carries it
 
     def __post_init__(self) -> None:
         if self.ranks is not None and (self.record is not None or self.blinded):
@@ -315,6 +318,7 @@ class Simulation:
                 test_rows=self.test_rows,
             )
             model = StoredModel(network, training.weights.cpu(), self.shift, 2.0**network.input_magnitude, self.classes)
+            model = model if self.schema is None else with_schema(model, self.schema)
             recorder.finish(summary, model)
         return Run(recorder.history, summary, Model(model))
 

@@ -27,8 +27,9 @@ from dresfl.runtimes.local.hidden import HiddenFederation
 from dresfl.runtimes.local.hidden_direct import HiddenDirect
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.hidden_course import EngineState, HiddenCourse
-from dresfl.storage.model_file import StoredModel
+from dresfl.storage.model_file import StoredModel, with_schema
 from dresfl.storage.run_folder import Accuracy, Measurement, RunRecorder, Summary, Watcher, summarise_hidden
+from dresfl.tables import Schema
 
 _MOST_SHARES = 4 * 10**9  # bytes that engine `coded` keeps in memory
 
@@ -188,6 +189,7 @@ class HiddenSimulation:
     name: str = "simulation"
     folder: Path | None = None  # of a run that can be stopped and, with engine `direct`, resumed
     checkpoint_every: int = 100
+    schema: Schema | None = None  # of the tables that the rows came from; the model carries it
 
     def run(
         self, watch: Watcher = lambda progress, record, answers: None
@@ -221,6 +223,7 @@ class HiddenSimulation:
             if course.weights is not None:
                 bound = max(1.0, 2.0**session.network.input_magnitude)
                 model = StoredModel(session.network, course.weights, self.shift, bound, self.classes)
+                model = model if self.schema is None else with_schema(model, self.schema)
             recorder.finish(summary, model)
         return recorder.history, summary, model
 

@@ -25,6 +25,7 @@ from . import (
     network,
     reproduce,
     schema,
+    using,
 )
 from .display import JsonOption
 
@@ -374,33 +375,17 @@ def vectors_command(
         print(f"{check}: all {check_vectors(check)} values agree")
 
 
-@app.command("predict", epilog="Example: `dresfl predict runs/digits/model.safetensors rows.npz --json`")
-def predict_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model.safetensors of any run.")],
-    rows: Annotated[Path, typer.Argument(metavar="ROWS.npz", help="`inputs`, and `labels` if they are known.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Predict the class of each row; with labels, also say how many are right."""
-    from dresfl.api.model import load_model
-    from dresfl.data import read_npz_arrays
-
-    trained = load_model(model)
-    arrays = read_npz_arrays(rows, "inputs")
-    found = trained.predict(arrays["inputs"])
-    labels = arrays.get("labels") if trained.network.task == "classification" else None
-    accuracy = None if labels is None else float((found == labels).mean())
-    if as_json:
-        print(json.dumps({"predictions": found.tolist(), "accuracy": accuracy}))
-        return
-    print("\n".join(trained.classes[place] if trained.classes else str(place) for place in found.tolist()))
-    if accuracy is not None:
-        display.note(f"accuracy {display.percent(accuracy, 2)} of {len(found)} rows")
-
-
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(schema.app, name="schema")
+app.command("predict", epilog="Example: `dresfl predict runs/mine/model.safetensors new.csv --out predictions.csv`")(
+    using.predict_command
+)
+app.command("evaluate", epilog="Example: `dresfl evaluate runs/mine/model.safetensors known.csv --json`")(
+    using.evaluate_command
+)
+app.command("export", epilog="Example: `dresfl export runs/mine/model.safetensors --format onnx`")(using.export_command)
 app.command("keygen", epilog="Example: `dresfl keygen hospital-1 --out keys`")(identity.keygen)
 app.command("storage-key", epilog="Example: `dresfl storage-key /etc/dresfl/storage.key`")(identity.storage_key)
 app.add_typer(identity.ca, name="ca")

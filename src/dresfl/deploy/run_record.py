@@ -16,6 +16,8 @@ from dresfl.files import disk, enter_private_folder, read_record, take_lock, wri
 from dresfl.runtimes.log import Log
 from dresfl.storage.at_rest import StorageKey, check_mark
 from dresfl.storage.checkpoint import EARLIER, NEWEST, check_settings
+from dresfl.storage.model_card import CARD_FILES
+from dresfl.storage.round_log import NAME as ROUNDS
 
 from .settings import CoordinatorConfig
 
@@ -32,6 +34,8 @@ _KNOWN = {
     "summary.json",
     "terms.json",
     "transcript",
+    *CARD_FILES,
+    ROUNDS,
     _RECORD,
     NEWEST,
     EARLIER,

@@ -65,6 +65,7 @@ def train(
             _keep_schema(prepared, out)
             _note_dangers(prepared, note)
         classes = () if prepared.own is None else prepared.own.classes
+        schema = None if prepared.own is None else prepared.own.schema
         if config.mode == "hidden":
             hidden = HiddenSimulation(
                 session=prepared.session,
@@ -76,6 +77,7 @@ def train(
                 evaluate_every=config.evaluate_every,
                 shift=config.model.shift,
                 classes=classes,
+                schema=schema,
                 name=config.name,
                 folder=out,
                 checkpoint_every=config.checkpoint_every,
@@ -93,6 +95,7 @@ def train(
             evaluate_every=config.evaluate_every,
             shift=config.model.shift,
             classes=classes,
+            schema=schema,
             name=config.name,
             folder=out,
             checkpoint_every=config.checkpoint_every,

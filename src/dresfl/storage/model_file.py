@@ -8,12 +8,15 @@ It is a safetensors file. Its tensors are the real weights, exact in float64: `l
     input_shape, input_bits, weight_bits, shift, input_bound
     target_bits, target_bound       of a regression alone
     classes         the names of the classes; empty if nobody gave any
+    feature_names, units            of the inputs, where they are known
+    schema          of the table that the rows came from, as TOML, where there is one
     weights_sha256  of the integer weights, checked on reading
     sha256          of this JSON without the key sha256, checked on reading
 
 The bytes follow from these values alone, so the coordinator and every client of a run hold the same file.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -29,6 +32,7 @@ from torch import Tensor
 from dresfl.errors import DresError, ModelError
 from dresfl.files import write_atomic
 from dresfl.model import Network, layer_from_dict, weights_sha256
+from dresfl.tables import Schema
 
 from .tensors import decode_tensors
 
@@ -49,6 +53,21 @@ class StoredModel:
     shift: float = 0.0
     input_bound: float = 1.0  # no |input|, shift included, is larger
     classes: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()  # of the inputs, in order; empty if nobody named them
+    units: tuple[str, ...] = ()  # of the inputs before any scaling; "" for one without a unit
+    schema: str = ""  # of the table that the rows came from, as TOML; "" if they came from none
+
+
+def with_schema(model: StoredModel, schema: Schema) -> StoredModel:
+    """The model with the schema of the tables that it was trained on, and the names and units that follow from it."""
+    units = [column.unit if name == column.name else "" for column in schema.columns for name in column.features]
+    return dataclasses.replace(
+        model,
+        classes=schema.label.classes,
+        feature_names=schema.feature_names,
+        units=tuple(units) if any(units) else (),
+        schema=schema.to_toml(),
+    )
 
 
 def write_model(path: Path, model: StoredModel, *, private: bool = False) -> None:
@@ -81,6 +100,8 @@ def encode_model(model: StoredModel) -> bytes:
     }
     if network.task == "regression":
         described |= {"target_bits": network.target_bits, "target_bound": 2.0**network.target_magnitude}
+    names = {"feature_names": list(model.feature_names), "units": list(model.units), "schema": model.schema}
+    described |= {key: value for key, value in names.items() if value}  # a file without them stays as it was
     described["sha256"] = _digest(described)
     header: dict[str, Any] = {"__metadata__": {"dresfl": _canonical(described)}}
     values, end = [], 0
@@ -151,6 +172,10 @@ def _model(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StoredMo
     )
     if not all(isinstance(name, str) for name in classes) or len(classes) not in (0, network.num_labels):
         raise ValueError(f"{len(classes)} classes are named, but the network has {network.num_labels}")
+    feature_names, units = (_names(values, key, network.input_size) for key in ("feature_names", "units"))
+    schema = values.get("schema", "")
+    if not isinstance(schema, str):
+        raise ValueError("its schema is no text")
     wanted = {f"{p.name}.weight": p.fan for p in network.parameters} | {
         f"{p.name}.bias": p.fan[1:] for p in network.parameters
     }
@@ -161,7 +186,17 @@ def _model(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StoredMo
     integers = torch.cat(ordered) * network.weight_scales
     if not bool(((integers == integers.round()) & (integers.abs() < _WEIGHT_LIMIT)).all()):
         raise ValueError("a weight is not a multiple of its step, or is out of range")
-    return StoredModel(network, integers.to(torch.int64), shift, bound, classes)
+    return StoredModel(network, integers.to(torch.int64), shift, bound, classes, feature_names, units, schema)
+
+
+def _names(values: Mapping[str, Any], key: str, wanted: int) -> tuple[str, ...]:
+    """The names of the inputs, or their units: one for each, or none at all."""
+    found = values.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError(f"{key} is no list of names")
+    if len(found) not in (0, wanted):
+        raise ValueError(f"it has {len(found)} {key} for {wanted} inputs")
+    return tuple(found)
 
 
 def _digest(described: Mapping[str, Any]) -> str:

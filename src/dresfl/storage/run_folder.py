@@ -7,6 +7,7 @@
     checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid (checkpoint.py)
     checkpoint-before.…      the checkpoint before that one
     model.safetensors        the model (model_file.py)
+    model-card.json, .md     what a reader of the model should know (model_card.py)
     summary.json             written last: its presence means that the run is complete
 
 A run can be killed at any moment and resumed. The masks of a resumed simulation are new ones. That changes nothing:
@@ -37,12 +38,14 @@ from dresfl.protocol import Answer, RoundRecord, Session, Training
 
 from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_checkpoint
 from .hidden_course import HiddenCourse
+from .model_card import CARD_FILES, make_card, write_card
 from .model_file import StoredModel, write_model
 from .round_log import NAME as ROUNDS
 from .round_log import RoundLog
 
 RUN_FILES = (
     "summary.json",
+    *CARD_FILES,
     "model.safetensors",
     NEWEST,
     EARLIER,
@@ -384,13 +387,18 @@ class RunRecorder:
         write_checkpoint(self._folder, self._training, self.progress.counters(), digest)
 
     def finish(self, summary: Summary, model: StoredModel | None) -> None:
-        """Write the model, then the summary. model: None if the run opened none, or none for this participant."""
+        """Write the model with its card, then the summary.
+
+        model: None if the run opened none, or none for this participant.
+        """
         if self._rounds is not None:
             self._rounds.flush()
         if self._folder is not None:
             private = self._folder.private
             if model is not None:
                 write_model(self._folder.path / "model.safetensors", model, private=private)
+                card = make_card(model, summary.to_dict(), self._folder.settings)
+                write_card(self._folder.path, card, private=private)
             write_summary(self._folder.path, summary.to_dict(), private=private)
 
 

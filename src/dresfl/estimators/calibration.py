@@ -35,7 +35,7 @@ def fit_slope(outputs: Reals, labels: npt.NDArray[np.int64]) -> float:
     def cost(logarithm: float) -> float:
         scaled = np.exp(logarithm) * (outputs - outputs.max(axis=1, keepdims=True))
         missed = np.log(np.exp(scaled).sum(axis=1)) - scaled[np.arange(len(labels)), labels]  # −log p(label), finite
-        return float(missed.sum()) + (logarithm - np.log(USUAL_SLOPE)) ** 2 / 2
+        return float(missed.sum() + (logarithm - np.log(USUAL_SLOPE)) ** 2 / 2)
 
     low, high, ratio = np.log(USUAL_SLOPE) - 6, np.log(USUAL_SLOPE) + 6, (np.sqrt(5) - 1) / 2
     for _ in range(_STEPS):

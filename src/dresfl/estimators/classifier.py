@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dresfl.errors import EstimatorError
 from dresfl.federation.agreement import Mode
@@ -16,7 +16,7 @@ from dresfl.model import mlp
 from dresfl.runtimes.local import Engine
 
 from .calibration import fit_slope, probabilities
-from .clients import hold_out, parts_by_chance, parts_by_key
+from .clients import deal_rows, hold_out
 from .federation import Federation
 from .scaling import scaling_of_clients
 
@@ -93,11 +93,7 @@ class DresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise EstimatorError("y has one class only, and a classifier needs two", "give rows of another class too")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = np.random.default_rng(seed)
-        if clients is None:
-            names, parts = np.arange(self.num_clients), parts_by_chance(len(inputs), self.num_clients, generator)
-        else:
-            check_consistent_length(inputs, clients)
-            names, parts = parts_by_key(column_or_1d(clients))
+        names, parts = deal_rows(len(inputs), clients, self.num_clients, generator)
         kept, held = hold_out(parts, self.calibration_share, generator)
         scaling = scaling_of_clients(inputs, kept, self.clip)
         scaled = scaling.apply(inputs)

@@ -1,16 +1,32 @@
 """Which rows belong to which client, and which of them a client holds out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import column_or_1d
 
 from dresfl.errors import EstimatorError
 
 Rows = npt.NDArray[np.int64]
 
 
-def parts_by_key(keys: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], list[Rows]]:
+def deal_rows(
+    num_rows: int, clients: npt.ArrayLike | None, num_clients: int, generator: np.random.Generator
+) -> tuple[npt.NDArray[Any], list[Rows]]:
+    """The clients, and the rows of each: by their keys (m,), or by chance if there are none."""
+    if clients is None:
+        return np.arange(num_clients), parts_by_chance(num_rows, num_clients, generator)
+    keys = column_or_1d(clients)
+    if len(keys) != num_rows:
+        raise EstimatorError(
+            f"inconsistent numbers of rows: {num_rows} rows came with {len(keys)} clients", "give each row its client"
+        )
+    return parts_by_key(keys)
+
+
+def parts_by_key(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[Rows]]:
     """The clients of a column of keys (m,), sorted, and the rows of each.
 
     >>> names, parts = parts_by_key(np.array(["b", "a", "b"]))

@@ -17,18 +17,22 @@ from dresfl.kernels import stepped_integers as fused_stepped_integers
 @final
 @dataclass(frozen=True)
 class Quantizer:
-    """Real data -> integers: Round(2^l · (x + c)), c the shift, l the input bits.
+    """Real data -> integers: Round(2^l · (x + c)), c the shift, l the input bits; targets: Round(2^t · y).
 
     >>> Quantizer(input_bits=4, shift=0.5).integers(torch.tensor([-0.5, 0.0, 0.5])).tolist()
     [0, 8, 16]
+    >>> Quantizer(input_bits=4, target_bits=8).target_integers(torch.tensor([[-0.5], [1.0]])).tolist()
+    [[-128], [256]]
     """
 
     input_bits: int
     shift: float = 0.0
+    target_bits: int = 0  # of a regression; 0: targets are whole numbers
 
     def __post_init__(self) -> None:
-        if not 0 <= self.input_bits <= 16:
-            raise UsageError(f"input_bits must lie in 0..16, not {self.input_bits}")
+        for name in ("input_bits", "target_bits"):
+            if not 0 <= getattr(self, name) <= 16:
+                raise UsageError(f"{name} must lie in 0..16, not {getattr(self, name)}")
 
     def integers(self, inputs: Tensor) -> Tensor:
         """What a client shares instead of its real inputs, int32."""
@@ -45,6 +49,17 @@ class Quantizer:
                 "scale the features to about [0, 1] or [-1, 1] first",
             )
         return ((reals + self.shift) * 2.0**self.input_bits).round_().to(torch.int32)
+
+    def target_integers(self, targets: Tensor) -> Tensor:
+        """What a client shares instead of its real targets, int32."""
+        reals = targets.to(torch.float64) * 2.0**self.target_bits
+        if not bool(reals.isfinite().all()):
+            raise DataError("the targets hold NaN or infinite values", "remove those rows before sharing")
+        if reals.numel() and float(reals.abs().max()) >= 2**20:
+            raise DataError(
+                f"a target does not fit {self.target_bits} target bits", "scale the targets to about [-1, 1] first"
+            )
+        return reals.round_().to(torch.int32)
 
 
 def weight_integers(weights: Tensor, scales: Tensor) -> Tensor:

@@ -254,7 +254,7 @@ def test_chosen_moduli_hold_the_needed_bits_above_all_points():
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"client_rows": (5, 0, 5)}, DataError, "client 1 has no rows"),
+        ({"client_rows": (0, 0, 0)}, DataError, "no client has rows"),
         ({"client_rows": (5, 5)}, UsageError, "3 clients, but row counts of 2"),
         ({"seed": -1}, UsageError, "seed must lie in"),
         ({"seed": 2**63}, UsageError, "seed must lie in"),

@@ -163,7 +163,7 @@ def rewritten(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "dresfl model 4"}, "'dresfl model 4'"),
+        ({"format": "dresfl model 5"}, "'dresfl model 5'"),
         ({"sha256": None}, "does not have its sha256"),
         ({"sha256": "0" * 64}, "does not have its sha256"),
         ({"format": "dresfl model 2", "sha256": "0" * 64}, "does not have its sha256"),

@@ -58,13 +58,19 @@ class Model:
         """The names of the classes; empty if none were given."""
         return self._stored.classes
 
-    def predict(self, inputs: Array) -> npt.NDArray[np.int64]:
-        """The class of each row (m,): the place of its largest output."""
-        classes: npt.NDArray[np.int64] = self.decision_function(inputs).argmax(1)
+    def predict(self, inputs: Array) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+        """The class of each row (m,): the place of its largest output, or 1 where a single output is positive.
+
+        Of a regression: the outputs themselves, (m,) if there is one target and else (m,C).
+        """
+        outputs = self.decision_function(inputs)
+        if self.network.task == "regression":
+            return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+        classes: npt.NDArray[np.int64] = self.network.labels(torch.from_numpy(outputs)).numpy()
         return classes
 
     def decision_function(self, inputs: Array) -> npt.NDArray[np.float64]:
-        """The network's outputs (m,C) for inputs (m, ...), one value for each class."""
+        """The network's outputs (m,C) for inputs (m, ...), one value for each class or target."""
         rows = torch.from_numpy(to_inputs(inputs, self.network, "predict"))
         module = self.to_torch()
         widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in self.network.parameters)

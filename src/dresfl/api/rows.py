@@ -13,22 +13,41 @@ from dresfl.errors import DataError
 from dresfl.model import Network
 
 Array = npt.ArrayLike | torch.Tensor
-Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,)
+Rows = tuple[Array, Array]  # inputs (m, ...) and labels (m,), or real targets (m,) or (m,C)
 
 
 def to_dataset(rows: Rows, network: Network, name: str) -> DataSet:
-    """Inputs and labels as flat rows for a network. Wrong shapes, labels, NaN and infinity are refused by name."""
+    """Inputs and labels, or real targets, as flat rows for a network.
+
+    Wrong shapes, labels, NaN and infinity are refused by name. A network that ends in one value has classes 0 and 1.
+    """
     if not isinstance(rows, Sequence) or len(rows) != 2:
         raise DataError(
             f"{name} is not a pair of inputs and labels", "give a list with one pair (inputs, labels) for each client"
         )
+    if network.task == "regression":
+        return DataSet.regression(to_inputs(rows[0], network, name), _targets(rows[1], network, name), name)
     inputs, labels = to_inputs(rows[0], network, name), _numbers(rows[1], f"{name}: labels")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
             f"{name}: labels have type {labels.dtype} and shape {labels.shape}, one integer for each row is wanted",
             "number the classes from 0; one-hot labels become integers with labels.argmax(1)",
         )
-    return DataSet(inputs, labels.astype(np.int64), network.num_classes, name)
+    found = DataSet(inputs, labels.astype(np.int64), network.num_labels, name)
+    return found if network.one_hot else found.signed()
+
+
+def _targets(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:
+    """Real targets as (m,C)."""
+    targets, count = _numbers(values, f"{name}: targets"), network.num_classes
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    if targets.dtype.kind not in "fiu" or targets.ndim != 2 or targets.shape[1] != count:
+        raise DataError(
+            f"{name}: targets have type {targets.dtype} and shape {targets.shape}, numbers of shape (rows, {count}) "
+            "are wanted",
+            "give every row as many targets as the network ends in values",
+        )
+    return np.ascontiguousarray(targets, dtype=np.float32)
 
 
 def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.float32]:
@@ -46,12 +65,18 @@ def to_inputs(values: Array, network: Network, name: str) -> npt.NDArray[np.floa
 
 
 def check_range(data: DataSet, network: Network, shift: float) -> None:
-    """Refuse inputs beyond the range that the network's arithmetic was made for."""
+    """Refuse inputs and targets beyond the range that the network's arithmetic was made for."""
     reach = max(float(data.inputs.max()) + shift, -float(data.inputs.min()) - shift)
     if reach > 0 and math.log2(reach) > network.input_magnitude:
         raise DataError(
             f"{data.name}: an input reaches {reach:.6g}, the network is made for {2.0**network.input_magnitude:.6g}",
             "scale the inputs to [0, 1] or [-1, 1], or give Network the input_magnitude log2(largest input)",
+        )
+    largest = 0.0 if data.targets is None else float(np.abs(data.targets).max())
+    if largest > 0 and math.log2(largest) > network.target_magnitude:
+        raise DataError(
+            f"{data.name}: a target reaches {largest:.6g}, the network is made for {2.0**network.target_magnitude:.6g}",
+            "scale the targets to [-1, 1], or give Network the target_magnitude log2(largest target)",
         )
 
 

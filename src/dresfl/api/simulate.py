@@ -1,6 +1,7 @@
 """A whole federation in one process: the training loop of `dr.simulate` and of `dresfl train`."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dresfl.coding import CodeParameters
-from dresfl.data import integer_rows
+from dresfl.data import check_class_weights, integer_rows, no_rows, weighted_rows
 from dresfl.errors import UsageError
 from dresfl.federation.agreement import Mode
 from dresfl.kernels.threads import torch_threads
@@ -24,7 +25,16 @@ from dresfl.quantize import Quantizer
 from dresfl.runtimes.local import ChannelFederation, Dropouts, Engine, LocalFederation, Ranks, no_dropouts
 from dresfl.storage.checkpoint import RunFolder
 from dresfl.storage.model_file import StoredModel
-from dresfl.storage.run_folder import Accuracy, Measurement, Progress, RunRecorder, Summary, Watcher, summarise
+from dresfl.storage.run_folder import (
+    RUN_FILES,
+    Accuracy,
+    Measurement,
+    Progress,
+    RunRecorder,
+    Summary,
+    Watcher,
+    summarise,
+)
 from dresfl.storage.transcript import Recording
 
 from .model import Model
@@ -59,7 +69,7 @@ class Run:
 
 def simulate(
     network: Network,
-    clients: Sequence[Rows],
+    clients: Sequence[Rows | None],
     *,
     rounds: int,
     optimizer: Optimizer | None = None,
@@ -83,10 +93,14 @@ def simulate(
     blinded: bool = False,
     mode: Mode = "open",
     hidden: HiddenSettings | None = None,
+    class_weights: Sequence[int] = (),
+    out: str | PathLike[str] | None = None,
 ) -> Run:
     """Train a network over simulated clients, in memory. The weights are those of the same run by `dresfl train`.
 
-    clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0.
+    clients: each client's (inputs, labels), as NumPy arrays, torch tensors or lists; labels are integers from 0. None:
+    a helper without rows, which computes on the rows of the others. A network with `target_bits` is one of a
+    regression: it takes (inputs, targets), real numbers. One that ends in a single value tells classes 0 and 1 apart.
     local_steps: s, the mini-batches of a round on which clients step before they answer; needs plain SGD.
     dropouts: who misses which round; None: nobody ever does. test: rows to evaluate on. shift: added to the inputs.
     classes: names of the classes, kept in the model. engine: "coded" runs the whole protocol, "direct" computes the
@@ -98,6 +112,8 @@ def simulate(
     optimiser must be SGD or momentum. Engine "coded" plays the real protocol with fresh masks, whose rounding is part
     of the weights, so they differ a little from run to run; "direct" computes on clear values and gives the same each
     time. A run that waits for clients in reality goes on at once here.
+    class_weights: a whole number for each class; clients repeat each row that often, so that batches draw it as much
+    more often. out: a new folder that gets metrics.jsonl, rounds.jsonl, the model and summary.json.
 
     >>> import dresfl as dr
     >>> network = dr.Network((dr.Dense(2),), input_shape=(3,), input_bits=4)
@@ -120,16 +136,22 @@ def simulate(
             raise UsageError(f"{name} must be at least {least}, not {value}")
     if engine not in get_args(Engine):
         raise UsageError(f"the engine {engine!r} is not known", f"use one of {', '.join(get_args(Engine))}")
-    if classes and len(classes) != network.num_classes:
-        raise UsageError(f"{len(classes)} classes are named, but the network ends in {network.num_classes} values")
+    if classes and len(classes) != network.num_labels:
+        raise UsageError(f"{len(classes)} classes are named, but the network has {network.num_labels}")
     if dropouts is not None and len(dropouts.rates) != len(clients):
         raise UsageError(f"the dropouts are of {len(dropouts.rates)} clients, but {len(clients)} clients have rows")
-    data = [to_dataset(rows, network, f"client {i}") for i, rows in enumerate(clients)]
+    data = [None if rows is None else to_dataset(rows, network, f"client {i}") for i, rows in enumerate(clients)]
     tested = None if test is None else to_dataset(test, network, "test")
-    for part in [*data, *([tested] if tested else [])]:
-        check_range(part, network, shift)
-    quantizer = Quantizer(network.input_bits, shift)
-    rows = tuple(part.num_rows for part in data)
+    for part in [*data, tested]:
+        if part is not None:
+            check_range(part, network, shift)
+    quantizer = Quantizer(network.input_bits, shift, network.target_bits)
+    check_class_weights(class_weights, network.num_labels)
+    weighted = [None if part is None else weighted_rows(part, np.arange(part.num_rows), class_weights) for part in data]
+    rows = tuple(0 if part is None else len(part) for part in weighted)
+    folder = None if out is None else new_run_folder(Path(out))
+    if not any(rows):
+        raise UsageError("no client has rows", "give one (inputs, labels) pair for each client, None for a helper")
     if mode == "hidden":
         settings, chosen = hidden or HiddenSettings(), optimizer or Optimizer()
         session = hidden_session(network, code, settings, chosen, rounds, rows, seed, check_device(device))
@@ -145,9 +167,14 @@ def simulate(
             device=check_device(device),
         )
     with torch_threads(threads):
-        integers = [integer_rows(part, quantizer, np.arange(part.num_rows)) for part in data]
+        integers = [
+            no_rows(network.input_size, network.num_classes)
+            if part is None or chosen is None
+            else integer_rows(part, quantizer, chosen)
+            for part, chosen in zip(data, weighted, strict=True)
+        ]
         leaving = dropouts or no_dropouts(code.num_clients, seed)
-        accuracy = None if tested is None else Evaluation(session.network, quantizer, tested).accuracy
+        accuracy = None if tested is None else Evaluation(session.network, quantizer, tested).score
         test_rows = None if tested is None else tested.num_rows
         if mode == "hidden":
             hidden_simulation = HiddenSimulation(
@@ -160,6 +187,7 @@ def simulate(
                 evaluate_every=evaluate_every,
                 shift=shift,
                 classes=tuple(classes),
+                folder=folder,
             )
             return Run(*_with_model(hidden_simulation.run(_shown(progress))))
         simulation = Simulation(
@@ -174,11 +202,22 @@ def simulate(
             evaluate_every=evaluate_every,
             shift=shift,
             classes=tuple(classes),
+            folder=folder,
             record=None if record is None else Path(record),
             recorded=tuple(recorded),
             blinded=blinded,
         )
         return simulation.run(watch=_shown(progress))
+
+
+def new_run_folder(path: Path) -> Path:
+    """The folder of a new run; UsageError if it holds one already."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file, not a folder", "choose another folder")
+    if any((path / name).exists() for name in RUN_FILES):
+        raise UsageError(f"{path} already holds a run", "choose another folder, or remove the old run's")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _shown(progress: Callable[[Progress], None] | None) -> Watcher:
@@ -250,7 +289,8 @@ class Simulation:
         # a simulation that goes back a round plays it again just as it was
         kept = RunFolder(self.folder, settings=settings, use_earlier=True) if self.folder and leads else None
         accuracy = self.accuracy if leads else None
-        with RunRecorder(training, accuracy=accuracy, evaluate_every=self.evaluate_every, folder=kept) as recorder:
+        coded, every = self.engine == "coded", self.evaluate_every
+        with RunRecorder(training, accuracy=accuracy, evaluate_every=every, folder=kept, messages=coded) as recorder:
             if self.ranks is not None:
                 self.ranks.share_training(training)  # as it was at the checkpoint of rank 0
             self._play(federation, recorder, watch)
@@ -283,12 +323,14 @@ class Simulation:
         try:
             while not training.done:
                 whole = False
+                started = time.monotonic()
                 played = federation.run_rounds(min(every - training.round_number % every for every in stops))
+                seconds = (time.monotonic() - started) / len(played)
                 for record, answers in played[:-1]:
-                    recorder.count(record, answers)
+                    recorder.count(record, answers, seconds)
                     watch(progress, record, answers)
                 record, answers = played[-1]
-                recorder.count(record, answers)
+                recorder.count(record, answers, seconds)
                 recorder.measure(record)
                 whole = True
                 watch(progress, record, answers)

@@ -6,6 +6,7 @@ that one holds the clear values that the clients of a real run never see.
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +198,8 @@ class HiddenSimulation:
         course = HiddenCourse(session, rounds.resumable)
         settings = {"rounds": plan.rounds, "optimizer": dataclasses.asdict(plan.optimizer), "engine": self.engine}
         kept = None if self.folder is None else RunFolder(self.folder, settings=settings, use_earlier=True)
-        recorder = RunRecorder(course, accuracy=self.accuracy, evaluate_every=self.evaluate_every, folder=kept)
+        coded, every = self.engine == "coded", self.evaluate_every
+        recorder = RunRecorder(course, accuracy=self.accuracy, evaluate_every=every, folder=kept, messages=coded)
         with recorder:
             try:
                 self._play(rounds, course, recorder, watch)
@@ -231,8 +233,11 @@ class HiddenSimulation:
         """The training loop, without the final opening."""
         stops, plan = (self.evaluate_every, self.checkpoint_every), self.session.hidden_plan
         while not rounds.ended:
-            for record, answers in rounds.play(min(stop - course.round_number % stop for stop in stops)):
-                recorder.count(record, answers)
+            started = time.monotonic()
+            played = rounds.play(min(stop - course.round_number % stop for stop in stops))
+            seconds = (time.monotonic() - started) / max(1, len(played))
+            for record, answers in played:
+                recorder.count(record, answers, seconds)
                 for number, loss in enumerate(rounds.losses(), 1):
                     done = min(number * plan.settings.validation_every, course.rounds)
                     if done <= course.round_number:

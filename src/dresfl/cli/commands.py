@@ -229,7 +229,8 @@ def train_command(
 
 def _watcher(bar: display.RoundBar, config: "RunConfig", label: str = "") -> "Watcher":
     def watch(progress: "Progress", record: "RoundRecord", answers: int) -> None:
-        line = display.status(progress.accuracy, answers, progress.skipped, progress.alarms)
+        counts = answers, progress.skipped, progress.alarms
+        line = display.status(progress.accuracy, *counts, regression=progress.regression)
         bar.update(label or config.name, progress.round_number, config.rounds, line)
 
     return watch
@@ -241,6 +242,10 @@ def _readable(summary: dict[str, Any]) -> dict[str, Any]:
         for key, value in summary.items()
         if key != "versions"
     }
+    if summary["task"] == "regression":
+        del shown["test_accuracy"]
+        return shown
+    del shown["test_r2"]
     return {**shown, "test_accuracy": display.percent(summary["test_accuracy"], 2)}
 
 
@@ -413,7 +418,7 @@ def predict_command(
     trained = load_model(model)
     arrays = read_npz_arrays(rows, "inputs")
     found = trained.predict(arrays["inputs"])
-    labels = arrays.get("labels")
+    labels = arrays.get("labels") if trained.network.task == "classification" else None
     accuracy = None if labels is None else float((found == labels).mean())
     if as_json:
         print(json.dumps({"predictions": found.tolist(), "accuracy": accuracy}))

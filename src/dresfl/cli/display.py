@@ -77,9 +77,20 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda now: spinner.update(f"{text}: {now}")
 
 
-def status(accuracy: float | None, answers: int | None = None, skipped: int | None = None, alarms: int = 0) -> str:
-    """The moving part of a progress line."""
-    text = f"accuracy {percent(accuracy, 1):>7}"
+def status(
+    accuracy: float | None,
+    answers: int | None = None,
+    skipped: int | None = None,
+    alarms: int = 0,
+    *,
+    regression: bool = False,
+) -> str:
+    """The moving part of a progress line. regression: the accuracy is R²."""
+    text = (
+        f"R² {'-' if accuracy is None else f'{accuracy:.3f}':>7}"
+        if regression
+        else f"accuracy {percent(accuracy, 1):>7}"
+    )
     if answers is not None:
         text += f"  survivors {answers:>3}  skipped {skipped}"
     return text + (f"  alarms {alarms}" if alarms else "")

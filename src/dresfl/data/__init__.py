@@ -8,5 +8,5 @@ from .dataset import DataSet, Origin, Split
 from .official import Finding, check_folder, verdict_of
 from .partition import Partition, partition
 from .pieces import map_rows
-from .rows import flat_inputs, integer_rows, integer_type
+from .rows import check_class_weights, flat_inputs, integer_rows, integer_type, no_rows, weighted_rows
 from .sources import Published, Source, data_set_label, image_source, load, sources

@@ -1,8 +1,9 @@
-"""What training sees of data: rows of real inputs with a class each, checked once when made.
+"""What training sees of data: rows of real inputs with a class or real targets each, checked once when made.
 
-Axis letters: B rows, F features; an image is (H, W, C), height, width and channels last.
+Axis letters: B rows, F features, C targets; an image is (H, W, C), height, width and channels last.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dresfl.errors import DataError
 
 Inputs = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+Targets = npt.NDArray[np.float32]
 
 
 @final
@@ -42,6 +44,8 @@ class DataSet:
     `inputs` is float32, either (B, H, W, C) images in [0, 1] or (B, F) features of any finite size;
     `labels` is int64, (B,), in 0..num_classes-1. Anything else is refused with the first offending row.
     Images that a transform has taken out of [0, 1] on purpose are made with `transformed`.
+    `targets` is None for classes. A regression has float32 targets (B, C), finite; `regression` makes such a data set,
+    whose labels are all 0. Two classes that one value tells apart have labels and targets of −1 and 1: `signed`.
 
     >>> two = DataSet(np.eye(2, 3, dtype=np.float32), np.array([0, 1]), num_classes=2, name="two")
     >>> (two.num_rows, two.input_shape) == (2, (3,))
@@ -53,11 +57,72 @@ class DataSet:
     num_classes: int
     name: str
     transformed: bool = False
+    targets: Targets | None = None
 
     def __post_init__(self) -> None:
         self._check_form()
         self._check_inputs()
         self._check_labels()
+        if self.targets is not None:
+            self._check_targets(self.targets)
+
+    @classmethod
+    def regression(cls, inputs: Inputs, targets: Targets, name: str) -> "DataSet":
+        """Rows whose targets (B, C) are real numbers.
+
+        >>> DataSet.regression(np.ones((2, 3), np.float32), np.zeros((2, 1), np.float32), "flat").num_outputs
+        1
+        """
+        return cls(inputs, np.zeros(len(inputs), np.int64), 1, name, targets=targets)
+
+    def signed(self) -> "DataSet":
+        """Two classes with the target −1 or 1 each, for a network that ends in one value.
+
+        >>> two = DataSet(np.ones((2, 3), np.float32), np.array([0, 1]), 2, "two")
+        >>> two.signed().targets.tolist()
+        [[-1.0], [1.0]]
+        """
+        if self.num_classes != 2 or self.targets is not None:
+            raise DataError(
+                f"{self.name}: {self.num_classes} classes, and one value tells two apart",
+                "give the network one value for each class",
+            )
+        targets = np.where(self.labels > 0, 1, -1).astype(np.float32)[:, None]
+        return dataclasses.replace(self, targets=targets)
+
+    def rows(self, chosen: npt.NDArray[np.int64]) -> "DataSet":
+        """Some of the rows; no range of images is checked again.
+
+        >>> DataSet(np.eye(2, 3, dtype=np.float32), np.array([0, 1]), 2, "two").rows(np.array([1])).labels.tolist()
+        [1]
+        """
+        targets = None if self.targets is None else self.targets[chosen]
+        inputs, labels = self.inputs[chosen], self.labels[chosen]
+        return DataSet(inputs, labels, self.num_classes, self.name, transformed=True, targets=targets)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the targets are real numbers, and not classes."""
+        return self.targets is not None and self.num_classes == 1
+
+    @property
+    def num_outputs(self) -> int:
+        """C: the values that a network must end in.
+
+        >>> DataSet(np.zeros((5, 2), np.float32), np.zeros(5, np.int64), 3, "zeros").num_outputs
+        3
+        """
+        return self.num_classes if self.targets is None else self.targets.shape[1]
+
+    @cached_property
+    def strata(self) -> Labels:
+        """What skewed partitions sort rows by: the label, or in a regression the tenth in which the first target is."""
+        if self.targets is None or not self.is_regression:
+            return self.labels
+        order = np.argsort(self.targets[:, 0], kind="stable")
+        strata = np.empty(len(order), np.int64)
+        strata[order] = np.arange(len(order)) * 10 // len(order)
+        return strata
 
     @property
     def num_rows(self) -> int:
@@ -89,13 +154,19 @@ class DataSet:
 
     @cached_property
     def sha256(self) -> dict[str, str]:
-        """The digests of both arrays: the bytes of the float32 inputs and of the int64 labels, in C order.
+        """The digests of the arrays: the bytes of the float32 inputs and of the int64 labels, in C order.
+
+        A regression has those of its float32 targets in the place of the labels'.
 
         >>> zeros = DataSet(np.zeros((5, 2), np.float32), np.zeros(5, np.int64), 1, "zeros")
         >>> zeros.sha256["inputs"] == zeros.sha256["labels"] == hashlib.sha256(bytes(40)).hexdigest()
         True
         """
-        arrays = {"inputs": (self.inputs, "<f4"), "labels": (self.labels, "<i8")}
+        arrays: dict[str, tuple[npt.NDArray[Any], str]] = {"inputs": (self.inputs, "<f4")}
+        if self.targets is not None and self.is_regression:
+            arrays["targets"] = (self.targets, "<f4")
+        else:
+            arrays["labels"] = (self.labels, "<i8")
         return {
             name: hashlib.sha256(np.ascontiguousarray(array, form).data).hexdigest()
             for name, (array, form) in arrays.items()
@@ -150,6 +221,19 @@ class DataSet:
                 hint="number the classes from 0, without gaps, or correct num_classes",
             )
 
+    def _check_targets(self, targets: Targets) -> None:
+        if targets.dtype != np.float32 or targets.ndim != 2 or targets.shape[1] < 1 or len(targets) != len(self.inputs):
+            raise DataError(
+                f"{self.name}: targets are {targets.dtype} of shape {targets.shape}, wanted float32 of shape "
+                f"({len(self.inputs)}, number of targets)",
+                hint="convert with .astype(numpy.float32); one target a row is targets[:, None]",
+            )
+        if not np.isfinite(targets).all():
+            raise DataError(
+                f"{self.name}: the target of row {self._first_row(~np.isfinite(targets))} is NaN or infinite",
+                hint="drop the rows whose target is not known",
+            )
+
     @staticmethod
     def _first_row(bad: npt.NDArray[np.bool_]) -> int:
         return int(bad.reshape(len(bad), -1).any(axis=1).argmax())
@@ -177,8 +261,8 @@ class Split:
         return Origin({f"{part}_{name}": value for part, data in parts.items() for name, value in data.sha256.items()})
 
     def __post_init__(self) -> None:
-        train = (self.train.input_shape, self.train.num_classes)
-        test = (self.test.input_shape, self.test.num_classes)
+        train = (self.train.input_shape, self.train.num_classes, self.train.num_outputs, self.train.is_regression)
+        test = (self.test.input_shape, self.test.num_classes, self.test.num_outputs, self.test.is_regression)
         if train != test:
             raise DataError(
                 f"{self.train.name}: training inputs have shape {train[0]} in {train[1]} classes, "

@@ -55,7 +55,7 @@ class HiddenRecorder:
             if session is None:
                 raise RuntimeError("no run has been made")
             course = HiddenCourse(session)
-            accuracy = Evaluation(agreement.network, agreement.quantizer, test).accuracy if test is not None else None
+            accuracy = Evaluation(agreement.network, agreement.quantizer, test).score if test is not None else None
             every = self._config.evaluate_every
             recorder = RunRecorder(course, accuracy=accuracy, evaluate_every=every, folder=self._folder)
             note_run(self._folder.path, agreement, weight_settings(self._config), self._folder.key)
@@ -107,6 +107,6 @@ def _counted(totals: Totals, agreement: Agreement) -> dict[str, Any]:
     correct, rows, *confusion = totals.values
     found: dict[str, Any] = {"correct": correct, "rows": rows, "clients": list(totals.dealers)}
     if confusion:
-        classes = agreement.network.num_classes
+        classes = agreement.network.num_labels
         found["confusion"] = [confusion[i : i + classes] for i in range(0, len(confusion), classes)]
     return found

@@ -72,7 +72,7 @@ class Recorder:
     def make_training(self, session: Session) -> Training:
         """The training of a session, where its last checkpoint left it."""
         agreement, test = self._agreement, self._test
-        accuracy = Evaluation(agreement.network, agreement.quantizer, test).accuracy if test is not None else None
+        accuracy = Evaluation(agreement.network, agreement.quantizer, test).score if test is not None else None
         self._training = training = Training(session, self._config.optimizer, agreement.rounds)
         self._run = RunRecorder(
             training, accuracy=accuracy, evaluate_every=self._config.evaluate_every, folder=self._folder

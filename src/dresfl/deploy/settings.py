@@ -36,6 +36,9 @@ class AgreedModel:
     weight_bits: int = Agreement.weight_bits
     shift: float = Agreement.shift
     input_bound: float = Agreement.input_bound  # no |input|, shift included, is larger
+    target_bits: int = Agreement.target_bits  # of a regression
+    target_bound: float = Agreement.target_bound  # no |target| of a regression is larger
+    class_weights: tuple[int, ...] = Agreement.class_weights  # how often clients repeat their rows of each class
 
 
 @final
@@ -95,6 +98,9 @@ class AgreementFile:
             weight_bits=model.weight_bits,
             shift=model.shift,
             input_bound=model.input_bound,
+            target_bits=model.target_bits,
+            target_bound=model.target_bound,
+            class_weights=model.class_weights,
             num_shards=code.num_shards,
             max_colluders=code.max_colluders,
             batch_size=code.batch_size,
@@ -201,17 +207,27 @@ class Connecting:
 @final
 @dataclass(frozen=True)
 class ClientData:
-    """A client's own rows: an .npz file with `inputs` and `labels`; or, for trials, its part of a known data set."""
+    """A client's own rows: an .npz file with `inputs` and `labels`; or, for trials, its part of a known data set.
+
+    The file of a regression has `targets` in the place of the labels. A helper has no rows: it holds shares of the
+    others' rows and computes on them.
+    """
 
     file: str = ""
     dataset: str = ""
     folder: str = ""
     partition: Partition = "label-sorted"
     alpha: float = 0.5
+    helper: bool = False
 
     def __post_init__(self) -> None:
-        if bool(self.file) == bool(self.dataset):
-            raise UsageError("give [data] either a file or a dataset", 'for example file = "rows.npz"')
+        if self.helper and (self.file or self.dataset):
+            raise UsageError("a helper has no rows", "take the file or the dataset out of [data], or helper = true")
+        if not self.helper and bool(self.file) == bool(self.dataset):
+            raise UsageError(
+                "give [data] either a file or a dataset",
+                'for example file = "rows.npz"; a client without rows has helper = true',
+            )
 
 
 @final

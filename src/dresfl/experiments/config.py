@@ -34,6 +34,7 @@ class Data:
     dataset: str = "digits"
     partition: Partition = "label-sorted"
     alpha: float = 0.5  # of the Dirichlet partition: smaller is more skewed
+    class_weights: tuple[int, ...] = ()  # how often clients repeat their rows of each class; empty: once
 
 
 @final
@@ -45,6 +46,7 @@ class Model:
     input_bits: int = 4
     weight_bits: int = 10
     shift: float = 0.0
+    target_bits: int = 0  # scale of a regression's targets; 0: 10 bits for a regression, and none for classes
 
 
 @final

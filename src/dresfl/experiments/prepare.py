@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dresfl.api.simulate import check_device
 from dresfl.api.simulate_hidden import hidden_session
-from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partition
+from dresfl.data import DataSet, Split, integer_rows, integer_type, load, partition, weighted_rows
 from dresfl.errors import DataError
 from dresfl.features import extract_features
 from dresfl.federation.agreement import Mode
@@ -25,6 +25,8 @@ from .config import RunConfig
 
 Rows = npt.NDArray[np.int64]
 ClientData = list[tuple[Tensor, Tensor]]
+
+TARGET_BITS = 10  # of a regression whose configuration does not say
 
 
 @final
@@ -41,7 +43,7 @@ class Prepared:
     kept: dict[Quantizer, ClientData] = field(default_factory=dict)  # the integer rows, for runs with the same parts
 
     def client_data(self) -> ClientData:
-        """Each client's integer inputs (m,F), int16 if they fit and else int32, and one-hot targets (m,C)."""
+        """Each client's integer inputs (m,F), int16 if they fit and else int32, and targets (m,C)."""
         if self.quantizer not in self.kept:
             self.kept.clear()  # of another quantizer: features of many images take gigabytes
             train = self.split.train
@@ -49,9 +51,9 @@ class Prepared:
             self.kept[self.quantizer] = [integer_rows(train, self.quantizer, rows, dtype) for rows in self.parts]
         return self.kept[self.quantizer]
 
-    def accuracy(self, weights: Tensor) -> float:
-        """The share of the test set that the integer weights classify right, computed where the weights are."""
-        return self._evaluation.accuracy(weights)
+    def score(self, weights: Tensor) -> float:
+        """The share of the test set that the integer weights classify right, or R²; computed where the weights are."""
+        return self._evaluation.score(weights)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
@@ -75,24 +77,23 @@ def prepare(
     """
     check_device(config.device)
     split = load_split(config, folder) if split is None else split
-    quantizer = Quantizer(config.model.input_bits, config.model.shift)
     network = build_network(config, split.train)
+    quantizer = Quantizer(config.model.input_bits, config.model.shift, network.target_bits)
+    if network.num_classes == 1 and split.train.targets is None:
+        split = Split(split.train.signed(), split.test.signed(), made_from=split.origin)
     train = split.train
     given = np.arange(train.num_rows)
     if held_out is not None:
         given = np.delete(given, held_out)
-        measured = DataSet(
-            train.inputs[held_out], train.labels[held_out], train.num_classes, train.name, transformed=True
-        )
-        split = Split(train, measured, made_from=split.origin)
+        split = Split(train, train.rows(held_out), made_from=split.origin)
     dealt = partition(
-        train.labels[given],
+        train.strata[given],
         config.federation.num_clients,
         config.data.partition,
         alpha=config.data.alpha,
         seed=config.seed,
     )
-    parts = [given[rows] for rows in dealt]
+    parts = [weighted_rows(train, given[rows], config.data.class_weights) for rows in dealt]
     client_rows = tuple(len(rows) for rows in parts)
     if config.mode == "hidden":
         code, settings, optimizer = config.federation, config.hidden, config.optimizer
@@ -122,13 +123,30 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
         input_bits=config.model.input_bits,
         weight_bits=config.model.weight_bits,
         input_magnitude=_magnitude(largest, config.mode),
+        target_bits=_target_bits(config, data),
+        target_magnitude=_target_magnitude(data),
     )
-    if network.num_classes != data.num_classes:
+    fits = data.num_outputs, 1 if data.targets is None and data.num_classes == 2 else data.num_outputs
+    if network.num_classes not in fits:
+        has = f"{data.num_outputs} targets" if data.is_regression else f"{data.num_classes} classes"
         raise DataError(
-            f"the model ends in {network.num_classes} values, but {data.name} has {data.num_classes} classes",
-            f"give the last dense layer units = {data.num_classes}",
+            f"the model ends in {network.num_classes} values, but {data.name} has {has}",
+            f"give the last dense layer units = {data.num_outputs}",
         )
     return network
+
+
+def _target_bits(config: RunConfig, data: DataSet) -> int:
+    if config.model.target_bits and not data.is_regression:
+        raise DataError(f"target_bits is of a regression, but {data.name} has classes", "leave out model.target_bits")
+    return (config.model.target_bits or TARGET_BITS) if data.is_regression else 0
+
+
+def _target_magnitude(data: DataSet) -> float:
+    """log2 of the largest |target| of a regression, at least 0."""
+    if data.targets is None or not data.is_regression:
+        return 0.0
+    return max(0.0, math.log2(max(1.0, float(np.abs(data.targets).max()))))
 
 
 def _magnitude(largest: float, mode: Mode) -> float:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, final, get_args
 
 from dresfl.coding import CodeParameters
+from dresfl.data import check_class_weights
 from dresfl.errors import InfeasiblePlan, MessageError, Refused, UsageError
 from dresfl.masking import hidden_families
 from dresfl.model import Layer, Network
@@ -64,6 +65,10 @@ class Agreement:
     # the coordinator alone needs an optimiser.
     hidden: HiddenSettings | None = None
     optimizer: Optimizer | None = None
+    # These are written only where they are not the defaults: other agreements have the bytes that they always had.
+    target_bits: int = 0  # of a regression; 0: the targets are classes
+    target_bound: float = 1.0  # no |target| of a regression is larger
+    class_weights: tuple[int, ...] = ()  # how often each client repeats its rows of each class; empty: once
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -80,12 +85,17 @@ class Agreement:
             raise UsageError(
                 f"rows_can_be_computed = {self.rows_can_be_computed!r} is not known", f'write "{ACCEPTED}" or nothing'
             )
-        for name in ("shift", "input_bound"):
+        for name in ("shift", "input_bound", "target_bound"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 have one digest
         if not math.isfinite(self.shift):
             raise UsageError(f"shift must be finite, not {self.shift}")
         if not 0 < self.input_bound < math.inf:
             raise UsageError(f"input_bound must be positive and finite, not {self.input_bound}")
+        if not 0 < self.target_bound < math.inf or (self.target_bound != 1 and not self.target_bits):
+            raise UsageError(
+                f"target_bound = {self.target_bound} is not positive and finite, or not of a regression",
+                "give a regression target_bits, for example 10",
+            )
         if not 1 <= self.rounds < 2**32:
             raise UsageError(f"rounds must lie in 1..2^32-1, not {self.rounds}")
         if self.max_colluders < 1:
@@ -93,6 +103,7 @@ class Agreement:
                 f"max_colluders must be at least 1, not {self.max_colluders}: without a mask a share is the row itself",
                 "real participants need T of at least 1",
             )
+        check_class_weights(self.class_weights, self.described_network.num_labels)
         _ = self.quantizer, self.sample_session()  # they check the rest
 
     @property
@@ -127,8 +138,8 @@ class Agreement:
 
     @property
     def quantizer(self) -> Quantizer:
-        """How a client turns its real inputs into the integers it shares."""
-        return Quantizer(self.input_bits, self.shift)
+        """How a client turns its real inputs and targets into the integers it shares."""
+        return Quantizer(self.input_bits, self.shift, self.target_bits)
 
     @cached_property
     def network(self) -> Network:
@@ -144,6 +155,8 @@ class Agreement:
             self.input_bits,
             self.weight_bits,
             input_magnitude=max(0.0, math.log2(self.input_bound)),
+            target_bits=self.target_bits,
+            target_magnitude=math.log2(self.target_bound),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -153,6 +166,10 @@ class Agreement:
         for name, settings in (("hidden", self.hidden), ("optimizer", self.optimizer)):
             values[name] = None if settings is None else _plain(settings)
         values["input_shape"] = list(self.input_shape)
+        values["class_weights"] = list(self.class_weights)
+        for name, default in (("target_bits", 0), ("target_bound", 1.0), ("class_weights", [])):
+            if values[name] == default:
+                del values[name]
         return values
 
     def encode(self) -> bytes:

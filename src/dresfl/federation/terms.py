@@ -51,8 +51,8 @@ class Introduction:
     held_nonce: bytes = NO_NONCE
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise Refused("the client has no rows")
+        if self.rows < 0:
+            raise Refused(f"the client has {self.rows} rows")
 
 
 @final
@@ -257,7 +257,7 @@ class Terms:
 
 
 def _count(value: object) -> int:
-    if type(value) is not int or value < 1:
+    if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no number of rows")
     return value
 

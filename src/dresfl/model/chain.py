@@ -31,7 +31,7 @@ def chain_steps(layers: tuple[Layer, ...], places: tuple[Place, ...]) -> tuple[C
 def chain_gradient(
     field: Arithmetic[Elements],
     steps: tuple[ChainStep, ...] | None,
-    target_scale: int,
+    target_shift: int,
     weights: Tensor,
     inputs: Elements,
     targets: Elements,
@@ -41,5 +41,5 @@ def chain_gradient(
         return None
     if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
         return None
-    found = field.chain_gradient(steps, 2**target_scale, weights, Coded(inputs, targets))
+    found = field.chain_gradient(steps, 2**target_shift, weights, Coded(inputs, targets))
     return cast("Elements | None", found)  # the field's elements are tensors, and so are these

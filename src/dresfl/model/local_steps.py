@@ -226,7 +226,7 @@ def _gradients(
         elif isinstance(layer, Fixed):
             kept.append(x)
             x = layer.forward(field, place, x)
-    error = field.sub(x, field.scale(targets, 2**stage.out_scale))
+    error = field.sub(x, field.scale(targets, 2 ** (stage.out_scale - network.target_bits)))
     delta = field.add(error, error)  # (M,N,B,C)
     found: list[Elements] = []
     for layer, place, x in reversed(list(zip(network.layers, stage.places, kept, strict=True))):

@@ -2,7 +2,8 @@
 
 The integer network computes the real one times 2^S. Inputs stand at scale 2^l and weights at 2^lw, and the scales
 multiply from layer to layer. A bias enters at the scale that its layer has reached, and the target enters at 2^S.
-The gradient is that of the integer loss ‖f(X) − 2^S·Y‖² with respect to the integer weights. It stands at 2^(2S − lw).
+Targets are integers at scale 2^t: t is 0 for classes, and `target_bits` for a regression. So the integer loss is
+‖f(X) − 2^(S−t)·Y‖². Its gradient with respect to the integer weights stands at 2^(2S − lw).
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ from .layers import Affine, Dense, Fixed, Layer, Place, Shape, Square
 # weights: 1.0 in the first layer, 0.5 after it (doubling these was measured to be worse).
 FIRST_INIT = 1.0
 LATER_INIT = 0.5
+
+Task = Literal["classification", "regression"]
 
 
 @final
@@ -66,6 +69,9 @@ class Parameters:
 class Network:
     """A stack of layers for inputs of one shape, ending in one value per class, with squared-error loss.
 
+    One value alone is trained to be −1 or 1, and its sign tells two classes apart. With `target_bits` the network is
+    one of a regression: it ends in one value for each real target.
+
     >>> network = mlp((784, 64, 64, 10), input_bits=4, weight_bits=10)
     >>> network.gradient_degree, network.out_scale, network.num_parameters
     (8, 86, 55050)
@@ -76,6 +82,8 @@ class Network:
     input_bits: int
     weight_bits: int = 10
     input_magnitude: float = 0.0  # log2 of the largest real |input|
+    target_bits: int = 0  # t: scale of the targets of a regression; 0: the targets are classes
+    target_magnitude: float = 0.0  # log2 of the largest real |target|
 
     def __post_init__(self) -> None:
         if not any(isinstance(layer, Affine) for layer in self.layers):
@@ -84,6 +92,18 @@ class Network:
             raise UsageError(
                 f"the last layer makes {self.places[-1].out_shape}, not one value per class",
                 "end the model with flatten and dense",
+            )
+        if not 0 <= self.target_bits <= 16:
+            raise UsageError(f"target_bits must lie in 0..16, not {self.target_bits}")
+        if self.target_bits > self.out_scale:
+            raise UsageError(
+                f"the output has {self.out_scale} bits after the point, fewer than {self.target_bits} target_bits",
+                "use fewer target_bits, or more weight_bits",
+            )
+        if not math.isfinite(self.target_magnitude) or (self.target_magnitude and not self.target_bits):
+            raise UsageError(
+                f"target_magnitude = {self.target_magnitude} is of a regression with finite targets",
+                "give the network target_bits, for example 8",
             )
 
     # -- what follows from the layers ------------------------------------------------------------------------
@@ -143,15 +163,44 @@ class Network:
         return self.places[-1].out_shape[0]
 
     @property
+    def task(self) -> Task:
+        """What the network's values are: one for each class, or estimates of real targets."""
+        return "regression" if self.target_bits else "classification"
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether a row's targets are 1 for its class and 0 for the others; else they are numbers of their own."""
+        return not self.target_bits and self.num_classes > 1
+
+    @property
+    def num_labels(self) -> int:
+        """The classes that the network tells apart: two by the sign of one value. 0 in a regression."""
+        return 0 if self.target_bits else max(2, self.num_classes)
+
+    def labels(self, values: Tensor) -> Tensor:
+        """The class of each row from its outputs or its targets (m,C): the place of the largest, or the sign of one."""
+        return (values[:, 0] > 0).to(torch.int64) if self.num_classes == 1 else values.argmax(1)
+
+    @property
+    def target_limit(self) -> int:
+        """The largest |integer| that a target may be."""
+        return round(math.exp2(self.target_bits + self.target_magnitude))
+
+    @property
     def out_scale(self) -> int:
         """S: the scale of the output in bits."""
         return self.places[-1].out_scale
+
+    @property
+    def target_shift(self) -> int:
+        """S − t: the bits by which integer targets are raised to the scale of the output."""
+        return self.out_scale - self.target_bits
 
     def _walk_back(self) -> Iterator[tuple[Layer, Place, int, float]]:
         """Each layer, the last one first, with the degree and the log2 magnitude of its delta = ∂ℓ/∂z."""
         last = self.places[-1]
         degree = last.out_degree  # of f(X) − Y; Y itself has degree 1
-        magnitude = 1 + math.log2(2.0**last.out_magnitude + 1)
+        magnitude = 1 + math.log2(2.0**last.out_magnitude + 2.0**self.target_magnitude)
         for layer, place in zip(reversed(self.layers), reversed(self.places), strict=True):
             yield layer, place, degree, magnitude
             degree += (layer.degree - 1) * place.in_degree  # ∂z/∂x has one factor of x less than z
@@ -257,7 +306,7 @@ class Network:
         return self._forward(field, weights, inputs)[0]
 
     def gradient(self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements) -> Elements:
-        """∇_w ‖f(X) − 2^S·Y‖², summed over the rows: what each client computes on its shares.
+        """∇_w ‖f(X) − 2^(S−t)·Y‖², summed over the rows: what each client computes on its shares.
 
         weights (P,) int64, the same for all; inputs (M,N,B,F) and targets (M,N,B,C) of N clients at once
         -> (M,N,P). Exact: the integer gradient modulo the field's modulus.
@@ -282,7 +331,7 @@ class Network:
     ) -> list[Elements]:
         """`gradient` in pieces (M,N,·), in the order of the parameters, for callers that need no tensor of it all."""
         steps = chain_steps(self.layers, self.places)
-        whole = chain_gradient(field, steps, self.out_scale, weights, inputs, targets)
+        whole = chain_gradient(field, steps, self.target_shift, weights, inputs, targets)
         return self._gradient_by_layers(field, weights, inputs, targets) if whole is None else [whole]
 
     def encoded_gradient(
@@ -296,13 +345,13 @@ class Network:
         if steps is None or not isinstance(field, ResidueField):
             return None
         encoded = Encoded(matrix, rows, self.input_size)
-        return field.chain_gradient(steps, 2**self.out_scale, weights, encoded)
+        return field.chain_gradient(steps, 2**self.target_shift, weights, encoded)
 
     def _gradient_by_layers(
         self, field: Arithmetic[Elements], weights: Tensor, inputs: Elements, targets: Elements
     ) -> list[Elements]:
         z, kept, matrices = self._forward(field, weights, inputs)
-        error = field.sub(z, field.scale(targets, 2**self.out_scale))
+        error = field.sub(z, field.scale(targets, 2**self.target_shift))
         delta = field.add(error, error)  # (M,N,B,C)
         gradients: list[Elements] = []
         parameters = list(self.parameters)

@@ -378,8 +378,10 @@ class _Play(Generic[Elements]):
 
     def _errors(self, out: _Value[Elements], targets: Elements) -> _Value[Elements]:
         """e = f(X) − Y."""
-        error = self._field.sub(out.elements, self._field.scale(targets, 2**out.scale))
-        return replace(out, elements=error, magnitude=math.log2(2.0**out.magnitude + 1))
+        network = self._program.network
+        raised = self._field.scale(targets, 2 ** (out.scale - network.target_bits))
+        magnitude = math.log2(2.0**out.magnitude + 2.0**network.target_magnitude)
+        return replace(out, elements=self._field.sub(out.elements, raised), magnitude=magnitude)
 
     def _sum_of_squares(self, elements: Elements) -> Elements:
         """(M,N,...) -> (M,N,1)."""

@@ -107,7 +107,8 @@ class Client:
         moduli, width = len(self.session.field.moduli), self.session.row_width
         count, rows = share.residues.shape[1], self.session.coded_rows(share.dealer)
         now = range(share.first_row, share.first_row + count)
-        if tuple(share.residues.shape) != (moduli, count, width) or not 0 <= now.start < now.stop <= rows:
+        inside = 0 <= now.start < now.stop <= rows or (rows == 0 and now == range(0))
+        if tuple(share.residues.shape) != (moduli, count, width) or not inside:
             raise MessageError(f"a share of shape {tuple(share.residues.shape)} at row {now.start} does not fit")
         self._held.put(share.dealer, share.first_row, share.residues)
 

@@ -92,7 +92,8 @@ class Share:
     def decode(cls, data: bytes | memoryview, session: Session) -> "Share":
         (dealer, receiver, first, rows), rest = _open(data, session.sharing_id, cls.KIND, _SHARE)
         _client(session, receiver)
-        if rows < 1 or first + rows > session.coded_rows(_client(session, dealer)):
+        there = session.coded_rows(_client(session, dealer))
+        if (rows < 1 and there) or first + rows > there:  # a client without rows deals none
             raise MessageError(f"rows {first}..{first + rows} do not exist at client {dealer}")
         return cls(dealer, receiver, first, session.field.checked(rest, (rows, session.row_width)))
 
@@ -125,6 +126,11 @@ class Task:
         if int(weights.min(initial=0)) == -(2**31):
             raise MessageError("a weight of -2^31 is never sent")
         return cls(round_number, torch.from_numpy(weights))
+
+    @classmethod
+    def size(cls, num_parameters: int) -> int:
+        """The bytes of one task."""
+        return _HEADER.size + _TASK.size + 4 * num_parameters
 
 
 @final

@@ -90,15 +90,14 @@ class Session:
     def __post_init__(self) -> None:
         if len(self.client_rows) != self.num_clients:
             raise UsageError(f"{self.num_clients} clients, but row counts of {len(self.client_rows)}")
-        empty = [i for i, rows in enumerate(self.client_rows) if rows < 1]
-        if empty:
-            raise DataError(f"client {empty[0]} has no rows", "leave it out, or use fewer clients or another partition")
         if sum(self.client_rows) >= _ROWS_LIMIT or self.batch_size * sum(self.client_rows) >= _DRAWS_LIMIT:
             raise UsageError("more than 2^31 rows are not supported")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must lie in 0..2^63-1, not {self.seed}")
         if list(self.excluded) != sorted(set(self.excluded)) or not set(self.excluded) < set(range(self.num_clients)):
             raise UsageError(f"excluded dealers {self.excluded} must be ascending, distinct, and not all clients")
+        if min(self.client_rows) < 0 or not any(self.client_rows[client] for client in self.included):
+            raise DataError("no client has rows", "clients without rows may help, but somebody must have some")
         if self.hidden is not None:
             refuse_local_steps(self.parameters)
         if (self.parameters.local_steps > 1) != (self.local is not None):
@@ -251,8 +250,10 @@ class Session:
             "moduli": self.whole_field.moduli,
             "nonce": self.nonce.hex(),
         }
+        if self.network.target_bits:
+            values["targets"] = [self.network.target_bits, self.network.target_limit]
         if self.hidden is not None:
-            bounds = [self.bit_layout.low, self.bit_layout.high] if self.bit_layout is not None else []
+            bounds = self.bit_layout.bounds if self.bit_layout is not None else []
             values["hidden"] = [self.hidden.degree, self.hidden.mask_degree, *bounds]
         return _digest(values)
 

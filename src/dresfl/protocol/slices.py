@@ -1,7 +1,8 @@
 """In which slices shares travel and are kept: runs of whole rows of about a megabyte, the same for everybody.
 
 A row takes row_bytes = M·W·(bytes of a residue). Slice s of a dealer holds its coded rows s·q … (s+1)·q − 1, the last
-slice what is left, with q = max(1, ⌊2^20 / row_bytes⌋).
+slice what is left, with q = max(1, ⌊2^20 / row_bytes⌋). A client without rows deals one slice that has none: the last
+slice carries its set-up values.
 """
 
 from dresfl.errors import MessageError
@@ -23,7 +24,7 @@ def slice_rows(session: Session) -> int:
 
 def num_slices(session: Session, dealer: int) -> int:
     """How many slices a dealer's share has, for each receiver."""
-    return -(-session.coded_rows(dealer) // slice_rows(session))
+    return max(1, -(-session.coded_rows(dealer) // slice_rows(session)))
 
 
 def slice_range(session: Session, dealer: int, number: int) -> range:

@@ -243,12 +243,12 @@ class MemoryNotes:
 
 
 def final_sum(session: Session, model: bytes = bytes(32)) -> SumPlan | None:
-    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is.
+    """The sum that is taken at the end of a hidden run, as the agreement says; None: none is, as in a regression.
 
     model: SHA-256 of what the last hop published. Without it the plan has the right sizes, and is of no sum.
     """
     settings = None if session.hidden is None else session.hidden.settings
-    if settings is None or settings.trial or not settings.totals:
+    if settings is None or settings.trial or not settings.totals or session.network.task == "regression":
         return None
     return accuracy_plan(session, model, confusion=settings.totals == "confusion")
 
@@ -265,7 +265,7 @@ def accuracy_plan(session: Session, model: bytes = bytes(32), *, confusion: bool
         "confusion" if confusion else "accuracy",
         session.num_clients,
         session.max_colluders,
-        2 + (session.network.num_classes**2 if confusion else 0),
+        2 + (session.network.num_labels**2 if confusion else 0),
         sum(session.client_rows),
         honest_clients=hidden is not None and hidden.settings.honest_clients,
         model=model,
@@ -277,12 +277,12 @@ def accuracy_counts(
 ) -> Tensor:
     """What a client counts on its own integer rows (m,F) and (m,C), with the final integer weights (P,) -> (count,)."""
     widest = max(p.layer.positions(p.place.in_shape) * sum(p.fan) for p in network.parameters)
-    step, classes = max(1, _VALUES // widest), network.num_classes
+    step, classes = max(1, _VALUES // widest), network.num_labels
     pairs = torch.zeros(classes * classes, dtype=torch.int64)
     for start in range(0, len(inputs), step):
         rows = inputs[start : start + step].to(torch.float64)
         outputs = network.outputs(Reals(), weights, rows.view(1, 1, *rows.shape))[0, 0]  # (rows,C)
-        said, meant = outputs.argmax(1), targets[start : start + step].argmax(1)
+        said, meant = network.labels(outputs), network.labels(targets[start : start + step])
         pairs += torch.bincount(meant * classes + said, minlength=classes * classes)
     right = pairs.view(classes, classes).diagonal().sum()
     return torch.cat((torch.stack((right, pairs.sum())), *([pairs] if confusion else [])))

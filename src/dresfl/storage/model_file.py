@@ -3,9 +3,10 @@
 It is a safetensors file. Its tensors are the real weights, exact in float64: `layers.I.weight` (inputs, outputs) and
 `layers.I.bias`. Its metadata has one key, `dresfl`, whose value is canonical JSON:
 
-    format          "dresfl model 3"
+    format          "dresfl model 3", or of a regression "dresfl model 4"
     layers          the layers in order, each with its kind
     input_shape, input_bits, weight_bits, shift, input_bound
+    target_bits, target_bound       of a regression alone
     classes         the names of the classes; empty if nobody gave any
     weights_sha256  of the integer weights, checked on reading
     sha256          of this JSON without the key sha256, checked on reading
@@ -32,6 +33,7 @@ from dresfl.model import Network, layer_from_dict, weights_sha256
 from .tensors import decode_tensors
 
 FORMAT = "dresfl model 3"
+REGRESSION = "dresfl model 4"  # the same with target_bits and target_bound: older versions would predict classes
 _FORMAT_OF_0_2 = "dresfl model 2"  # the same without `sha256`
 _FORMAT_OF_0_1 = "dresfl model 1"
 _WEIGHT_LIMIT = 2.0**31
@@ -66,8 +68,8 @@ def read_model(path: Path) -> StoredModel:
 def encode_model(model: StoredModel) -> bytes:
     """The bytes of a model file."""
     network = model.network
-    described = {
-        "format": FORMAT,
+    described: dict[str, Any] = {
+        "format": REGRESSION if network.task == "regression" else FORMAT,
         "layers": [layer.to_dict() for layer in network.layers],
         "input_shape": list(network.input_shape),
         "input_bits": network.input_bits,
@@ -77,6 +79,8 @@ def encode_model(model: StoredModel) -> bytes:
         "classes": list(model.classes),
         "weights_sha256": weights_sha256(model.weights),
     }
+    if network.task == "regression":
+        described |= {"target_bits": network.target_bits, "target_bound": 2.0**network.target_magnitude}
     described["sha256"] = _digest(described)
     header: dict[str, Any] = {"__metadata__": {"dresfl": _canonical(described)}}
     values, end = [], 0
@@ -98,13 +102,13 @@ def decode_model(data: bytes, source: str) -> StoredModel:
         raise ModelError(f"{source} is damaged or is no model: {error}", "get an unaltered copy") from error
     described = meta.get("dresfl", meta)
     found = described.get("format") if isinstance(described, Mapping) else None
-    if not isinstance(described, Mapping) or found not in (FORMAT, _FORMAT_OF_0_2, _FORMAT_OF_0_1):
+    if not isinstance(described, Mapping) or found not in (REGRESSION, FORMAT, _FORMAT_OF_0_2, _FORMAT_OF_0_1):
         raise ModelError(
             f"{source} has the format {found!r}, but {FORMAT!r} or an older one was wanted",
             "is it a checkpoint, another library's file, or one of a newer dresfl?",
         )
     try:
-        if (found == FORMAT or "sha256" in described) and described.get("sha256") != _digest(described):
+        if (found in (FORMAT, REGRESSION) or "sha256" in described) and described.get("sha256") != _digest(described):
             raise ValueError("its description does not have its sha256")
         values = _upgraded(described) if found == _FORMAT_OF_0_1 else described
         model = _model(values, tensors)
@@ -130,10 +134,23 @@ def _model(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StoredMo
         raise ValueError(f"input_shape = {shape} and input_bits = {bits} are no shape and bits")
     if not (math.isfinite(shift) and 0 < bound < math.inf):
         raise ValueError(f"shift = {shift} and input_bound = {bound} are out of range")
+    target_bits, reach = 0, 1.0
+    if values["format"] == REGRESSION:
+        target_bits, reach = values["target_bits"], float(values["target_bound"])
+        if type(target_bits) is not int or target_bits < 1 or not 0 < reach < math.inf:
+            raise ValueError(f"target_bits = {target_bits} and target_bound = {reach} are out of range")
     layers = tuple(layer_from_dict(layer) for layer in values["layers"])
-    network = Network(layers, tuple(shape), bits, values["weight_bits"], max(0.0, math.log2(bound)))
-    if not all(isinstance(name, str) for name in classes) or len(classes) not in (0, network.num_classes):
-        raise ValueError(f"{len(classes)} classes are named, but the network has {network.num_classes}")
+    network = Network(
+        layers,
+        tuple(shape),
+        bits,
+        values["weight_bits"],
+        max(0.0, math.log2(bound)),
+        target_bits=target_bits,
+        target_magnitude=math.log2(reach),
+    )
+    if not all(isinstance(name, str) for name in classes) or len(classes) not in (0, network.num_labels):
+        raise ValueError(f"{len(classes)} classes are named, but the network has {network.num_labels}")
     wanted = {f"{p.name}.weight": p.fan for p in network.parameters} | {
         f"{p.name}.bias": p.fan[1:] for p in network.parameters
     }

@@ -3,6 +3,7 @@
     config.toml or agreement.json   what the run is of
     data.json                of a simulation: SHA-256 of its data and of its extractor
     metrics.jsonl            a line for each measurement, each refused round, and each round with liars
+    rounds.jsonl             a line for each round (round_log.py)
     checkpoint.safetensors   the coordinator's state, the counters, and how far metrics.jsonl is valid (checkpoint.py)
     checkpoint-before.…      the checkpoint before that one
     model.safetensors        the model (model_file.py)
@@ -37,8 +38,10 @@ from dresfl.protocol import Answer, RoundRecord, Session, Training
 from .checkpoint import EARLIER, NEWEST, RunFolder, read_checkpoint, write_checkpoint
 from .hidden_course import HiddenCourse
 from .model_file import StoredModel, write_model
+from .round_log import NAME as ROUNDS
+from .round_log import RoundLog
 
-RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", "data.json", "config.toml")
+RUN_FILES = ("summary.json", "model.safetensors", NEWEST, EARLIER, "metrics.jsonl", ROUNDS, "data.json", "config.toml")
 
 
 @final
@@ -54,15 +57,24 @@ class Progress:
     skipped: int = 0
     alarms: int = 0
     answers: int = 0
-    accuracy: float | None = None  # of the last evaluation; None: nothing was evaluated
+    accuracy: float | None = None  # of the last evaluation, in a regression R²; None: nothing was evaluated
     peak_bits: float = 0.0
     seconds: float = 0.0
     metrics_bytes: int = 0
+    regression: bool = False  # whether the accuracy is R²; follows from the session, and no checkpoint keeps it
 
     @property
     def mean_survivors(self) -> float:
         """Answers a round, on average."""
         return self.answers / max(1, self.round_number)
+
+    def counters(self) -> dict[str, Any]:
+        """What a checkpoint keeps.
+
+        >>> Progress(answers=3).counters()["answers"]
+        3
+        """
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "regression"}
 
     def count(self, record: RoundRecord, answers: int) -> None:
         """Take a round into account."""
@@ -94,6 +106,7 @@ class Measurement:
     peak_bits: float
     seconds: float
     validation_loss: float | None = None  # of the hidden mode: the last one that was opened
+    test_r2: float | None = None  # R² of a regression on the test set
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as plain values."""
@@ -135,6 +148,8 @@ class Summary:
     validation_losses: dict[str, float] = dataclasses.field(default_factory=dict)  # hidden mode: by rounds done
     totals: dict[str, Any] | None = None  # hidden mode: what clients counted on their own rows, summed at the end
     stopped_after: int | None = None  # hidden mode: rounds, if the stopping rule ended the run before the last one
+    task: str = "classification"
+    test_r2: float | None = None  # R² of a regression on the test set
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain values, as summary.json has them."""
@@ -231,7 +246,7 @@ def _summary(
     return Summary(
         name=name,
         engine=engine,
-        test_accuracy=progress.accuracy,
+        test_accuracy=None if progress.regression else progress.accuracy,
         rounds=rounds,
         skipped_rounds=progress.skipped,
         alarms=progress.alarms,
@@ -251,12 +266,14 @@ def _summary(
         needed_bits=needed_bits,
         peak_bits=progress.peak_bits,
         versions={"dresfl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        task=session.network.task,
+        test_r2=progress.accuracy if progress.regression else None,
     )
 
 
 _log = logging.getLogger(__name__)
 
-Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test set that they classify right
+Accuracy = Callable[[Tensor], float]  # integer weights -> the share of a test set that they classify right, or R²
 
 
 @final
@@ -274,12 +291,19 @@ class RunRecorder:
         accuracy: Accuracy | None,
         evaluate_every: int,
         folder: RunFolder | None,
+        messages: bool = True,
     ) -> None:
+        """messages: whether participants send any; engine `direct` has none."""
         self._training, self._accuracy, self._every, self._folder = training, accuracy, evaluate_every, folder
         self.progress, known = restore(training, folder) if folder else (Progress(), "")
+        self.progress.regression = training.session.network.task == "regression"
         self.history: list[Measurement] = []
         self._started = time.monotonic() - self.progress.seconds
+        self._counted = time.monotonic()
         self._metrics = _Metrics(folder, self.progress.metrics_bytes, known) if folder else None
+        self._rounds = (
+            RoundLog(folder.path, training.session, messages=messages, private=folder.private) if folder else None
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -287,10 +311,19 @@ class RunRecorder:
     def __exit__(self, *exception: object) -> None:
         if self._metrics is not None:
             self._metrics.close()
+        if self._rounds is not None:
+            self._rounds.close()
 
-    def count(self, record: RoundRecord, answers: int) -> None:
-        """Take a round into account. A refused one is written down, and so is one with liars."""
+    def count(self, record: RoundRecord, answers: int, seconds: float | None = None) -> None:
+        """Take a round into account. A refused one is written down, and so is one with liars.
+
+        seconds: that it took; None: as long as it is since the last one was counted.
+        """
         self.progress.count(record, answers)
+        now = time.monotonic()
+        if self._rounds is not None:
+            self._rounds.write(record, answers, now - self._counted if seconds is None else seconds)
+        self._counted = now
         if record.outcome == "refused" and self._metrics is not None:
             self._metrics.write({"round": record.round_number, "alarm": record.reason})
         if record.liars and self._metrics is not None:
@@ -302,6 +335,8 @@ class RunRecorder:
         """A hidden run opened a validation loss after so many rounds: it is written down, once."""
         if isinstance(self._training, HiddenCourse) and done not in self._training.losses:
             self._training.losses[done] = loss
+            if self._rounds is not None:
+                self._rounds.loss(done - 1, loss)
             if self._metrics is not None:
                 self._metrics.write({"round": done, "validation_loss": loss})
 
@@ -315,7 +350,7 @@ class RunRecorder:
         progress.seconds = time.monotonic() - self._started
         measured = Measurement(
             round=progress.round_number,
-            test_accuracy=progress.accuracy,
+            test_accuracy=None if progress.regression else progress.accuracy,
             skipped_rounds=progress.skipped,
             alarms=progress.alarms,
             mean_survivors=progress.mean_survivors,
@@ -323,6 +358,7 @@ class RunRecorder:
             peak_bits=progress.peak_bits,
             seconds=progress.seconds,
             validation_loss=_last_loss(self._training),
+            test_r2=progress.accuracy if progress.regression else None,
         )
         self.history.append(measured)
         if self._metrics is not None:
@@ -335,10 +371,12 @@ class RunRecorder:
         if self._folder is None or self._metrics is None:
             return
         self.progress.metrics_bytes, digest = self._metrics.sync()
-        write_checkpoint(self._folder, self._training, dataclasses.asdict(self.progress), digest)
+        write_checkpoint(self._folder, self._training, self.progress.counters(), digest)
 
     def finish(self, summary: Summary, model: StoredModel | None) -> None:
         """Write the model, then the summary. model: None if the run opened none, or none for this participant."""
+        if self._rounds is not None:
+            self._rounds.flush()
         if self._folder is not None:
             private = self._folder.private
             if model is not None:
@@ -392,7 +430,7 @@ def restore(training: Training | HiddenCourse, folder: RunFolder) -> tuple[Progr
     found = read_checkpoint(folder, training)
     if found is None:
         return Progress(), ""
-    stored, known = found.progress, dataclasses.asdict(Progress())
+    stored, known = found.progress, Progress().counters()
     if not isinstance(stored, dict) or stored.keys() != known.keys() or not all(map(_is_counter, stored.items())):
         raise CheckpointError(f"the checkpoint in {folder.path} has no valid progress", "start over in another folder")
     training.restore(found.tensors)

@@ -75,7 +75,9 @@ class DiskTable(ShareTable):
         clients = range(session.num_clients)
         self._num_rows = [session.coded_rows(dealer) for dealer in clients]
         self._first_row = np.cumsum([0, *self._num_rows])  # of each dealer; the last: of all
-        self._first_slice = np.cumsum([0, *(num_slices(session, dealer) for dealer in clients)])
+        # a dealer without rows has a slice on the way, for its set-up values, and none here
+        kept = (num_slices(session, dealer) if self._num_rows[dealer] else 0 for dealer in clients)
+        self._first_slice = np.cumsum([0, *kept])
         self._check_room(folder)
         slices = int(self._first_slice[-1])
         self._digests = np.zeros((slices, _DIGEST), dtype=np.uint8)  # zeros: not known
@@ -245,6 +247,8 @@ class DiskTable(ShareTable):
         Packed ones go to the disk as they came, row by row instead of channel by channel.
         """
         moduli, count, _ = residues.shape
+        if not count:
+            return
         first, rest = divmod(first_row, self._slice_rows)
         last = first_row + count
         if rest or (last % self._slice_rows and last != self._num_rows[dealer]):

@@ -449,7 +449,7 @@ def _program(network: Network, parameters: CodeParameters, settings: HiddenSetti
     norm = sum(factor * value for factor, value in zip(factors, begin, strict=True)) * NORM_LIMIT
     rows, shards = parameters.batch_size, parameters.num_shards
     limits = {
-        "error": math.log2(rows * shards * ERROR_LIMIT) + bare.error_scale,
+        "error": math.log2(rows * shards * ERROR_LIMIT) + 2 * max(0.0, network.target_magnitude) + bare.error_scale,
         "norm": math.log2(norm) + 2 * settings.weight_bits,
     }
     for p in network.parameters:  # the root mean square of z stays below half of the largest |z| expected

@@ -34,7 +34,8 @@ with probability at most 2^−w, and U of them with 2^−(wU). (With w = 1 these
 factors are, the fewer sums are needed.)
 
 So the bits are bits as integers. The layout then makes every input an integer in its range. The classes of a label
-sum to 1 modulo primes that are larger than their number, so exactly one of them is 1.
+sum to 1 modulo primes that are larger than their number, so exactly one of them is 1. Targets that are numbers are
+proven like inputs; such a row has no label, and the factor of its sum is 0.
 
 **How often a bad dealer is missed.** Each client commits to its coin before anything is dealt and shows it when its
 shares are on its disk. So factors cannot be tried out by hashing, as in a Fiat–Shamir proof that 104 bits guard. What
@@ -286,6 +287,8 @@ def _square_factors(stream: PublicStream, proof: RangeProof, rows: int) -> tuple
     sigma = stream.words_of(Domain.RANGE_SQUARES, streams, proof.layout.num_bits + 1)
     rho = stream.words_of(Domain.RANGE_SQUARES, streams + proof.num_squares, rows)
     found = [(words >> (32 - FACTOR_BITS)).to(torch.int32).numpy() for words in (sigma, rho)]
+    if proof.layout.first_label == proof.layout.num_bits:
+        found[0][:, -1] = 0  # there is no label whose classes sum to 1
     return found[0], found[1]
 
 

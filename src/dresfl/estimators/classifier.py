@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dresfl.errors import EstimatorError
 from dresfl.federation.agreement import Mode
-from dresfl.model import mlp
 from dresfl.runtimes.local import Engine
 
 from .calibration import fit_slope, probabilities
@@ -97,8 +96,7 @@ class DresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         kept, held = hold_out(parts, self.calibration_share, generator)
         scaling = scaling_of_clients(inputs, kept, self.clip)
         scaled = scaling.apply(inputs)
-        sizes = (inputs.shape[1], *self.hidden_layer_sizes, len(classes))
-        network = mlp(sizes, input_bits=self.input_bits, weight_bits=self.weight_bits)
+        network = federation.network(inputs.shape[1], len(classes))
         run = federation.train(network, [(scaled[part], labels[part]) for part in kept], seed)
         rows = np.concatenate(held)
         self.classes_, self.clients_ = classes, names

@@ -12,7 +12,7 @@ from dresfl.api.simulate import Run, simulate
 from dresfl.coding import CodeParameters
 from dresfl.errors import DataError, EstimatorError, UsageError
 from dresfl.federation.agreement import Mode
-from dresfl.model import Network
+from dresfl.model import Network, mlp
 from dresfl.optimizers import Optimizer
 from dresfl.protocol.hidden.settings import HiddenSettings
 from dresfl.runtimes.local import Dropouts, Engine
@@ -74,6 +74,20 @@ class Federation:
             schedule="cosine",
             weight_decay=self.weight_decay if open_mode else 0.0,
         )
+
+    def network(
+        self, num_inputs: int, num_outputs: int, target_bits: int = 0, target_magnitude: float = 0.0
+    ) -> Network:
+        """Dense layers with squares between them. With target_bits it is one of a regression."""
+        try:
+            found = mlp(
+                (num_inputs, *self.hidden_layer_sizes, num_outputs),
+                input_bits=self.input_bits,
+                weight_bits=self.weight_bits,
+            )
+            return dataclasses.replace(found, target_bits=target_bits, target_magnitude=target_magnitude)
+        except UsageError as error:
+            raise EstimatorError(str(error), error.hint) from error
 
     def dropouts(self, num_clients: int, seed: int) -> Dropouts:
         """Who misses which round."""

@@ -107,5 +107,6 @@ class DresRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         inputs = validate_data(self, X, dtype=np.float64, reset=False)
         outputs: npt.NDArray[np.float64] = self.model_.decision_function(self.scaling_.apply(inputs))
         scaling = self.target_scaling_
-        found: npt.NDArray[np.float64] = outputs[:, 0] * (scaling.clip / _TARGET_BOUND * scaling.spread[0])
-        return found + scaling.mean[0]
+        unit = scaling.clip / _TARGET_BOUND * scaling.spread[0]
+        found: npt.NDArray[np.float64] = outputs[:, 0] * unit + scaling.mean[0]
+        return found

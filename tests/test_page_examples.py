@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
         "docs/how-to/use-the-library.md",
         "docs/how-to/use-your-own-table.md",
         "docs/how-to/regression-and-two-classes.md",
+        "docs/how-to/use-with-scikit-learn.md",
     ],
 )
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

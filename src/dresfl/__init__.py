@@ -7,13 +7,15 @@
     run = dr.simulate(network, dr.partition(digits.train, 20), rounds=600)
     run.model.predict(digits.test.inputs)
 
-`dresfl.api.public` lists the names. It is imported when the first of them is used, so that `import dresfl` is quick.
+`dresfl.api.public` lists the names, and `dresfl.estimators` those with scikit-learn's conventions. They are imported
+when the first of them is used, so that `import dresfl` is quick.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dresfl.api.public import *  # noqa: F403
+    from dresfl.estimators import *  # noqa: F403
 
 __version__ = "0.2.0"
 
@@ -23,12 +25,19 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'dresfl' has no attribute {name!r}")
     from dresfl.api import public
 
-    if name != "__all__" and name not in public.__all__:
-        raise AttributeError(f"module 'dresfl' has no attribute {name!r}")
-    return getattr(public, name)
+    if name in public.__all__:
+        return getattr(public, name)
+    import dresfl.estimators as estimators
+
+    if name == "__all__":
+        return [*public.__all__, *estimators.__all__]
+    if name in estimators.__all__:
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'dresfl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
+    import dresfl.estimators as estimators
     from dresfl.api import public
 
-    return sorted({*globals(), *public.__all__})
+    return sorted({*globals(), *public.__all__, *estimators.__all__})

@@ -36,6 +36,14 @@ class InfeasiblePlan(UsageError):
     """
 
 
+class EstimatorError(UsageError, ValueError):
+    """What an estimator cannot be fitted with. It is a ValueError too, as scikit-learn's conventions want it.
+
+    >>> issubclass(EstimatorError, UsageError) and issubclass(EstimatorError, ValueError)
+    True
+    """
+
+
 class DataError(DresError):
     """A data set that is missing, malformed, or not fit for training.
 

@@ -350,3 +350,24 @@ def test_masks_are_uniform_and_their_shares_hide_them_with_fresh_noise():
             for p, coded, hidden in zip(plan.field.moduli, share.residues, mask.residues, strict=True)
         ]
         assert not all(alike)  # by chance modulo two primes of 24 bits: 2^-48
+
+
+def test_a_coordinator_that_cheats_is_outside_the_promise():
+    """The module says so. With N + T < 2R no two sets get R answers each."""
+    plan = SecureSum(num_clients=7, max_colluders=1, recovery_threshold=4, num_values=1)
+    clients = everybody(plan)
+    dealt(plan, clients)
+    vectors = [client.vector(torch.tensor([3**client.index])) for client in clients]
+
+    def asked(senders, answering):
+        coordinator = SumRound(plan, 0)
+        for sender in senders:
+            coordinator.receive_vector(vectors[sender])
+        request = coordinator.close()
+        return [coordinator.receive_answer(clients[j].answer(request)) for j in answering][-1]
+
+    colluder = MaskingClient(plan, 6)  # client 6 answers twice: it is the coordinator's friend
+    colluder._round, colluder._held = 0, clients[6]._held
+    whole = asked(range(7), (0, 1, 2, 6))
+    clients[6] = colluder
+    assert (whole - asked((0, 1, 2, 3, 5, 6), (3, 4, 5, 6))).tolist() == [3**4]

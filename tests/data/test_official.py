@@ -146,6 +146,7 @@ def test_the_command_prints_files_and_digests(dresfl: Run, folder: Path):
 
 def test_a_folder_without_data_is_refused(dresfl: Run, tmp_path: Path):
     refused(dresfl("data", "check", str(tmp_path)), 1, "holds no file of a known data set", "data-sets.md")
+    refused(dresfl("data", "check", str(tmp_path / "none")), 1, "there is no folder", "torchvision")
 
 
 def test_the_page_of_data_sets_has_every_set_and_every_verdict():

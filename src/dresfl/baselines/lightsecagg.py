@@ -10,8 +10,9 @@ x_i client i's integers, z_i its mask, S the clients whose vectors came.
 4. The coordinator lifts Σ_S (x_i + z_i) − Σ_S z_i. That is the sum of the clients in S, exactly.
 
 The coordinator and up to T clients who follow the protocol learn the sum of the others in S, and nothing else. A
-client answers for one set S a round: two sums would give their difference away. Shares are secret: a network seals
-them.
+client answers for one set S a round: two sums would give their difference away. A coordinator that cheats can still
+name different sets to different clients, if N + T ≥ 2R: the protocol is not made against that. Shares are secret: a
+network seals them.
 """
 
 import hashlib

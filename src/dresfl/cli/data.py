@@ -34,6 +34,8 @@ def check_command(
     from dresfl.data.official import MEANING
     from dresfl.features import check_weights
 
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}", "give the folder that has the files, in torchvision's layout")
     found = [finding for finding in (*check_folder(folder), *check_weights(folder)) if finding.verdict != "missing"]
     if not found:
         raise DataError(f"{folder} holds no file of a known data set", "docs/reference/data-sets.md names the files")

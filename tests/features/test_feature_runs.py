@@ -132,18 +132,18 @@ def test_accuracy_is_the_share_of_right_rows(monkeypatch, overrides):
         rows = prepared.quantizer.integers(flat_inputs(test))
         outputs = network.outputs(Reals(), weights, rows.double()[None, None])[0, 0]
         wanted = np.mean(outputs.argmax(1).numpy() == test.labels)
-        assert prepared.accuracy(weights) == wanted
+        assert prepared.score(weights) == wanted
         monkeypatch.setitem(evaluation._EVALUATED_AT_A_TIME, "cpu", 7000)
-        assert prepared.accuracy(weights) == wanted
+        assert prepared.score(weights) == wanted
         assert 0 < wanted < 0.5
 
 
 def test_test_rows_are_quantised_once(monkeypatch):
     prepared = prepare(load_config("digits"), None)
     weights = prepared.session.network.initial_weights(prepared.session.stream)
-    prepared.accuracy(weights)
+    prepared.score(weights)
     monkeypatch.setattr(type(prepared.quantizer), "integers", None)
-    prepared.accuracy(weights)
+    prepared.score(weights)
     with pytest.raises(TypeError):
         dataclasses.replace(prepared).accuracy(weights)
 
@@ -176,4 +176,4 @@ def test_a_recipe_convolves_transformed_images():
 def test_a_gpu_counts_the_same_rows_right():
     prepared = prepare(load_config("digits"), None)
     weights = prepared.session.network.initial_weights(prepared.session.stream)
-    assert prepared.accuracy(weights.cuda()) == prepared.accuracy(weights)
+    assert prepared.score(weights.cuda()) == prepared.score(weights)

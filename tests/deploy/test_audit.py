@@ -203,7 +203,7 @@ def test_another_key_or_agreement_is_named(sealed: SmallFederation, ended: Small
 def test_every_damage_by_chance_is_named_and_none_is_a_traceback(
     ended: SmallFederation, sealed: SmallFederation, tmp_path: Path
 ) -> None:
-    """Flipped bits and cut files. A summary has no digest of its own: there only its weights are compared.
+    """Flipped bits and cut files. A summary and the list of rounds have no digest of their own.
 
     The lines of rounds.jsonl have none either: they are for looking at, and no run goes on from them.
 

@@ -145,7 +145,7 @@ def test_test_rows_are_quantised_once(monkeypatch):
     monkeypatch.setattr(type(prepared.quantizer), "integers", None)
     prepared.score(weights)
     with pytest.raises(TypeError):
-        dataclasses.replace(prepared).accuracy(weights)
+        dataclasses.replace(prepared).score(weights)
 
 
 def test_a_run_on_features(folder, tmp_path):

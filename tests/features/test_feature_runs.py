@@ -132,20 +132,20 @@ def test_accuracy_is_the_share_of_right_rows(monkeypatch, overrides):
         rows = prepared.quantizer.integers(flat_inputs(test))
         outputs = network.outputs(Reals(), weights, rows.double()[None, None])[0, 0]
         wanted = np.mean(outputs.argmax(1).numpy() == test.labels)
-        assert prepared.score(weights) == wanted
+        assert prepared.accuracy(weights) == wanted
         monkeypatch.setitem(evaluation._EVALUATED_AT_A_TIME, "cpu", 7000)
-        assert prepared.score(weights) == wanted
+        assert prepared.accuracy(weights) == wanted
         assert 0 < wanted < 0.5
 
 
 def test_test_rows_are_quantised_once(monkeypatch):
     prepared = prepare(load_config("digits"), None)
     weights = prepared.session.network.initial_weights(prepared.session.stream)
-    prepared.score(weights)
+    prepared.accuracy(weights)
     monkeypatch.setattr(type(prepared.quantizer), "integers", None)
-    prepared.score(weights)
+    prepared.accuracy(weights)
     with pytest.raises(TypeError):
-        dataclasses.replace(prepared).score(weights)
+        dataclasses.replace(prepared).accuracy(weights)
 
 
 def test_a_run_on_features(folder, tmp_path):
@@ -176,4 +176,4 @@ def test_a_recipe_convolves_transformed_images():
 def test_a_gpu_counts_the_same_rows_right():
     prepared = prepare(load_config("digits"), None)
     weights = prepared.session.network.initial_weights(prepared.session.stream)
-    assert prepared.score(weights.cuda()) == prepared.score(weights)
+    assert prepared.accuracy(weights.cuda()) == prepared.accuracy(weights)

@@ -89,7 +89,7 @@ def test_a_run_leaves_its_files_and_tells_the_truth(unbroken, expected):
     assert lines[-1]["test_accuracy"] == summary["test_accuracy"] > 0.3
     assert meta["dresfl"]["weights_sha256"] == summary["weights_sha256"]
     assert read_model(unbroken / "model.safetensors").network == prepared.session.network
-    assert prepared.score(torch.tensor(state["weights"])) == summary["test_accuracy"]
+    assert prepared.accuracy(torch.tensor(state["weights"])) == summary["test_accuracy"]
     scaled = [value * 2**10 for row in tensors["layers.0.weight"] for value in row]
     assert scaled + [value * 2**10 for value in tensors["layers.0.bias"]] == state["weights"]
     field = prepared.session.field
@@ -229,14 +229,14 @@ def interrupt_in_watch(monkeypatch, at):
 
 
 def interrupt_in_evaluation(monkeypatch, at):
-    score = Prepared.score
+    accuracy = Prepared.accuracy
 
     def interrupted(self, weights, calls=iter(range(100))):
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return score(self, weights)
+        return accuracy(self, weights)
 
-    monkeypatch.setattr(Prepared, "score", interrupted)
+    monkeypatch.setattr(Prepared, "accuracy", interrupted)
     return {}
 
 

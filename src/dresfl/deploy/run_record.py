@@ -17,7 +17,6 @@ from dresfl.runtimes.log import Log
 from dresfl.storage.at_rest import StorageKey, check_mark
 from dresfl.storage.checkpoint import EARLIER, NEWEST, check_settings
 from dresfl.storage.model_card import CARD_FILES
-from dresfl.storage.round_log import NAME as ROUNDS
 
 from .settings import CoordinatorConfig
 
@@ -36,7 +35,6 @@ _KNOWN = {
     "terms.json",
     "transcript",
     *CARD_FILES,
-    ROUNDS,
     _RECORD,
     NEWEST,
     EARLIER,

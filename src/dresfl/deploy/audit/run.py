@@ -35,7 +35,6 @@ from dresfl.storage.model_card import CARD_FILES, read_card, read_card_page
 from dresfl.storage.model_card import FORMAT as CARD_FORMAT
 from dresfl.storage.model_file import FORMAT as MODEL_FORMAT
 from dresfl.storage.model_file import StoredModel, read_model
-from dresfl.storage.round_log import NAME as ROUNDS
 
 from .report import Audit
 
@@ -253,7 +252,6 @@ def _results(audit: Audit, folder: Path, progress: dict[str, Any] | None) -> Non
         look(audit, folder / "summary.json", lambda path: dict(json.loads(path.read_text()))) or {}
     )
     model: StoredModel | None = look(audit, folder / "model.safetensors", read_model, MODEL_FORMAT)
-    look(audit, folder / ROUNDS, lambda path: _metrics(path, None))
     card = look(audit, folder / CARD_FILES[0], read_card, CARD_FORMAT)
     look(audit, folder / CARD_FILES[1], lambda path: read_card_page(path, card), CARD_FORMAT)
     alarms = [line for line in lines if "alarm" in line]

@@ -9,7 +9,13 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/how-to/use-the-library.md", "docs/how-to/use-with-scikit-learn.md"]
+    "page",
+    [
+        "README.md",
+        "docs/how-to/use-the-library.md",
+        "docs/how-to/use-with-scikit-learn.md",
+        "docs/how-to/regression-and-two-classes.md",
+    ],
 )
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

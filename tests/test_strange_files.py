@@ -18,7 +18,7 @@ from dresfl.errors import CheckpointError, DataError, DresError, IdentityError, 
 from dresfl.experiments.bench.page import read_results
 from dresfl.experiments.vectors import check_vectors
 from dresfl.federation import Agreement, Terms
-from dresfl.model import Dense
+from dresfl.model import Dense, mlp
 from dresfl.runtimes.local import from_trace
 from dresfl.sealing.identity import load_tls_key, private_pem
 from dresfl.storage.run_folder import read_metrics, read_summary
@@ -105,7 +105,7 @@ def test_archives_with_a_password_or_an_unknown_compression(tmp_path: Path) -> N
     for changed in (encrypted, unknown):
         path.write_bytes(changed)
         with pytest.raises(DataError, match="cannot read rows"):
-            read_npz(path, 3)
+            read_npz(path, mlp((2, 3), input_bits=4, weight_bits=10))
 
 
 def test_archives_with_changed_bytes(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_archives_with_changed_bytes(tmp_path: Path) -> None:
             changed[generator.randrange(len(changed))] = generator.randrange(256)
         path.write_bytes(changed[: generator.choice((len(changed), len(changed), generator.randrange(len(changed))))])
         try:
-            read_npz(path, 3)
+            read_npz(path, mlp((2, 3), input_bits=4, weight_bits=10))
         except DresError:
             refused += 1
     assert refused > 100

@@ -15,7 +15,7 @@ from dresfl.errors import DataError, IdentityError, UsageError
 from dresfl.experiments.prepare import prepare
 from dresfl.experiments.trials.grpc_trial import Trial
 from dresfl.federation import Agreement
-from dresfl.model import Dense
+from dresfl.model import Dense, mlp
 from dresfl.sealing import Roster
 
 from .trial_files import write_nine_clients
@@ -148,7 +148,7 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", inputs=np.array([{}]), labels=np.array([0]))
     for name in ("text.npz", "other.npz", "objects.npz", "absent.npz"):
         with pytest.raises(DataError, match="cannot read"):
-            read_npz(tmp_path / name, 3)
+            read_npz(tmp_path / name, mlp((2, 3), input_bits=4, weight_bits=10))
 
 
 def test_skipped_rounds_need_a_checkpoint_each() -> None:
@@ -158,3 +158,32 @@ def test_skipped_rounds_need_a_checkpoint_each() -> None:
     assert CoordinatorConfig("run", "a.toml", "run", keys, network=network).checkpoint_every == 1
     with pytest.raises(UsageError, match="checkpoint_every = 1"):
         CoordinatorConfig("run", "a.toml", "run", keys, checkpoint_every=2, network=network)
+
+
+def agreed(**changes: object) -> Agreement:
+    return Agreement((Dense(1),), (2,), num_clients=3, rounds=1, **changes)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_regression_and_of_a_sign(tmp_path: Path) -> None:
+    inputs = np.array([[0.5, 0.25], [1.0, 0.0]])
+    np.savez(tmp_path / "real.npz", inputs=inputs, targets=np.array([0.5, -2.0]))
+    np.savez(tmp_path / "sign.npz", inputs=inputs, labels=np.array([1, 0]))
+    real, sign = (config.ClientData(file=str(tmp_path / name)) for name in ("real.npz", "sign.npz"))
+    wide = agreed(target_bits=3, target_bound=2.0)
+    assert [part.tolist() for part in own_rows(real, wide, 0)] == [[[8, 4], [16, 0]], [[4], [-16]]]
+    with pytest.raises(DataError, match=r"a target reaches 2, beyond the agreed target_bound of 1"):
+        own_rows(real, agreed(target_bits=3), 0)
+    with pytest.raises(DataError, match="no targets"):
+        own_rows(sign, wide, 0)
+    assert own_rows(sign, agreed(), 0)[1].tolist() == [[1], [-1]]
+    assert own_rows(sign, agreed(class_weights=(1, 3)), 0)[1].tolist() == [[1], [1], [1], [-1]]
+    with pytest.raises(DataError, match="no labels"):
+        own_rows(real, agreed(), 0)
+
+
+def test_a_helper_brings_no_rows() -> None:
+    assert [tuple(part.shape) for part in own_rows(config.ClientData(helper=True), agreed(), 1)] == [(0, 2), (0, 1)]
+    with pytest.raises(UsageError, match="a helper has no rows"):
+        config.ClientData(helper=True, file="rows.npz")
+    with pytest.raises(UsageError, match="either a file or a dataset"):
+        config.ClientData()

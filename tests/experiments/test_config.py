@@ -39,7 +39,7 @@ def test_every_preset_loads_under_its_own_name(name):
     config = load_config(name)
     assert config.name == name
     assert isinstance(config.model.layers[-1], Dense)
-    assert config.federation.num_clients == (9 if name == "digits-hidden" else 20)
+    assert config.federation.num_clients == (9 if name in ("digits-hidden", "diabetes") else 20)
 
 
 def test_presets_include_the_first_steps():

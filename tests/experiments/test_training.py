@@ -43,6 +43,7 @@ FILES = {
     "data.json",
     "metrics.jsonl",
     "model.safetensors",
+    "rounds.jsonl",
     "summary.json",
 }
 

@@ -61,7 +61,12 @@ class Disk:
 
     def damage(self, generator: random.Random) -> str:
         """Change a byte of one slice, if there is one."""
-        places = [(kept, place) for kept in self.sharings.values() for place in sorted(kept.slices)]
+        places = [  # a slice without rows has no byte on the disk
+            (kept, place)
+            for kept in self.sharings.values()
+            for place in sorted(kept.slices)
+            if kept.slices[place].numel()
+        ]
         if not places:
             return "nothing is kept yet"
         kept, place = generator.choice(places)

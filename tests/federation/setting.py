@@ -33,6 +33,8 @@ class Setting:
         max_liars: int = 0,
         hidden: HiddenSettings | None = None,
         num_shards: int = 1,
+        row_counts: tuple[int, ...] = ROW_COUNTS,
+        target_bits: int = 0,
     ) -> None:
         self.coordinator = Identity.create("coordinator")
         self.clients = [Identity.create(f"client-{i}") for i in range(num_clients)]
@@ -52,14 +54,19 @@ class Setting:
             mode="open" if hidden is None else "hidden",
             hidden=hidden,
             optimizer=None if hidden is None else OPTIMIZER,
+            target_bits=target_bits,
         )
         generator = torch.Generator().manual_seed(7)
         self.rows = []
         classes = self.agreement.network.num_classes
-        for count in ROW_COUNTS[:num_clients]:
+        for count in row_counts[:num_clients]:
             inputs = torch.randint(0, 9, (count, 3), generator=generator, dtype=torch.int32)
             labels = torch.randint(classes, (count,), generator=generator)
-            self.rows.append((inputs, F.one_hot(labels, classes).to(torch.int32)))
+            targets = F.one_hot(labels, classes).to(torch.int32)
+            if not self.agreement.network.one_hot:
+                limit = self.agreement.network.target_limit
+                targets = torch.randint(-limit, limit + 1, (count, classes), generator=generator, dtype=torch.int32)
+            self.rows.append((inputs, targets))
         self.session = make_session(self.agreement, tuple(len(inputs) for inputs, _ in self.rows), b"", b"")
         self._states = {} if hidden is not None else {(): self.server().state()}
         self._models: dict[bytes, str] = {}

@@ -23,6 +23,8 @@ CHANGES = {
     "rounds": 51,
     "input_bits": 5,
     "weight_bits": 9,
+    "target_bits": 6,
+    "class_weights": (1, 2),
     "shift": 0.5,
     "input_bound": 2.0,
     "num_shards": 2,
@@ -70,7 +72,7 @@ VALIDATION = {"validation_every": 10, "validation_share": 0.2}
 
 
 def test_every_field_changes_the_digest():
-    assert {*CHANGES, "mode", "hidden", "optimizer"} == {field.name for field in fields(Agreement)}
+    assert {*CHANGES, "mode", "hidden", "optimizer", "target_bound"} == {field.name for field in fields(Agreement)}
     digests = {BASE.digest, *(changed(name).digest for name in CHANGES)}
     assert len(digests) == len(CHANGES) + 1
     assert replace(BASE).digest == BASE.digest
@@ -238,3 +240,46 @@ def test_rounds_that_were_not_agreed_on_are_refused():
 def test_without_a_mask_a_share_would_be_the_row():
     with pytest.raises(UsageError, match="the row itself"):
         replace(BASE, max_colluders=0)
+
+
+def test_agreements_about_classes_have_the_bytes_that_they_always_had():
+    """Participants of earlier releases hold the same agreement, sharing and session."""
+    layers = (Dense(4), Square(), Dense(3))
+    agreement = Agreement(layers, (5,), num_clients=6, rounds=12)
+    session = make_session(agreement, (5, 4, 6, 7, 8, 9), b"n" * 32, b"r" * 16)
+    assert agreement.digest.hex().startswith("6602e613884adb77")
+    assert session.sharing_digest.hex().startswith("fff5cdd757a547b4")
+    assert session.session_id.hex().startswith("851a54bc4fb39274")
+    keys = json.loads(agreement.encode()).keys()
+    assert not keys & {"target_bits", "target_bound", "class_weights"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"target_bits": 8}, {"target_bits": 8, "target_bound": 4.0}, {"class_weights": (1, 2, 1)}]
+)
+def test_what_is_new_is_part_of_the_agreement(change):
+    plain = Agreement((Dense(3),), (5,), num_clients=6, rounds=12)
+    changed = replace(plain, **change)
+    assert changed.digest != plain.digest
+    assert changed.differences(plain.encode())
+    if "target_bits" in change:
+        sessions = [make_session(one, (5,) * 6, b"n" * 32, b"r" * 16) for one in (plain, changed)]
+        assert sessions[0].sharing_digest != sessions[1].sharing_digest
+        assert sessions[0].session_id != sessions[1].session_id
+        assert changed.quantizer.target_bits == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target_bound": 4.0}, "target_bound"),
+        ({"target_bits": 8, "target_bound": 0.0}, "target_bound"),
+        ({"target_bits": 40}, "target_bits"),
+        ({"class_weights": (1, 2)}, "class_weights"),
+        ({"class_weights": (1, 0, 1)}, "class_weights"),
+        ({"class_weights": (1, 2, 1), "target_bits": 8}, "class_weights"),
+    ],
+)
+def test_targets_and_weights_that_cannot_be(change, words):
+    with pytest.raises(UsageError, match=words):
+        Agreement((Dense(3),), (5,), num_clients=6, rounds=12, **change)

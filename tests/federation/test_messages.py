@@ -171,11 +171,10 @@ def test_another_version_is_named():
         messages.decode(bytes([1, 9]), (messages.Hello,))
 
 
-def test_a_client_without_rows_is_refused():
+def test_a_client_without_rows_is_a_helper():
     data = bytearray(OPEN[0].encode())
     data[2:6] = bytes(4)
-    with pytest.raises(Refused, match="no rows"):
-        messages.decode(bytes(data), (messages.Hello,))
+    assert messages.decode(bytes(data), (messages.Hello,)).introduction.rows == 0
 
 
 def test_limits():

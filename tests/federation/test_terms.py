@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresfl.errors import CheckpointError, MessageError, Refused
+from dresfl.errors import CheckpointError, DataError, MessageError, Refused
 from dresfl.federation import NO_NONCE, Introduction, Terms, sharing_nonce
 from dresfl.federation.terms import _digest
 from dresfl.protocol import Verdict, coin_commitment
@@ -77,9 +77,20 @@ def test_a_clients_own_check():
     old.check_for(AGREEMENT, INDEX, ROWS[INDEX], own=True, held_nonces=[b"m" * 32, NONCE])
 
 
-def test_nobody_comes_without_rows():
-    with pytest.raises(Refused, match="no rows"):
-        Introduction(0, bytes(64))
+def test_a_client_may_come_without_rows_but_not_with_fewer():
+    assert Introduction(0, bytes(64)).rows == 0
+    with pytest.raises(Refused, match="-1 rows"):
+        Introduction(-1, bytes(64))
+
+
+def test_terms_of_helpers_come_back():
+    few = [replace(client, rows=0) if number else client for number, client in enumerate(introductions())]
+    terms = Terms.settle(few)
+    assert Terms.decode(terms.encode()) == terms
+    assert Terms.from_json(terms.to_json(AGREEMENT), AGREEMENT) == terms
+    nobody = Terms.settle([replace(client, rows=0) for client in few])
+    with pytest.raises(DataError, match="no client has rows"):
+        nobody.session(AGREEMENT)
 
 
 def test_bytes_come_back():

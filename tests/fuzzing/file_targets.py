@@ -27,6 +27,7 @@ from dresfl.features.cache import read_rows, write_rows
 from dresfl.federation import make_session
 from dresfl.federation.messages import Delta
 from dresfl.files import read_record
+from dresfl.model import mlp
 from dresfl.storage import ShareStore
 from dresfl.storage.answered_rounds import AnswerLog
 from dresfl.storage.at_rest import StorageKey, open_file
@@ -273,7 +274,7 @@ def data_targets() -> Iterator[Target]:
     for name, save in (("npz", np.savez), ("npz, packed", np.savez_compressed)):
         file = io.BytesIO()
         save(file, **rows)
-        decoder = _reading("rows.npz", lambda path: read_npz(path, 3))
+        decoder = _reading("rows.npz", lambda path: read_npz(path, mlp((2, 3), input_bits=4, weight_bits=10)))
         yield Target(name, decoder, [file.getvalue()], each_byte=4 * DEFLATE)
     features = folder() / "features.npy"
     write_rows(features, 4, [np.ones((4, 3), np.float16)])

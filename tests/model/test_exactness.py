@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -43,7 +44,8 @@ def networks(draw):
         body = [*activation(), Dense(draw(st.integers(1, 4)), draw(bits))]
     body += activation(at_least=1)
     body += [Dense(draw(st.integers(1, 3)), draw(bits)), *activation()]
-    return Network(tuple(body), shape, draw(st.integers(0, 4)), draw(st.integers(1, 6)))
+    network = Network(tuple(body), shape, draw(st.integers(0, 4)), draw(st.integers(1, 6)))
+    return replace(network, target_bits=min(draw(st.sampled_from([0, 0, 3, 9])), network.out_scale))
 
 
 @st.composite
@@ -99,6 +101,7 @@ def integers(network, weights, rows):
         weights.tolist(),
         [row[:size] for row in flat],
         [row[size:] for row in flat],
+        network.target_bits,
     )
 
 

@@ -135,11 +135,12 @@ def gradient(
     weights: Sequence[int],
     inputs: Rows,
     targets: Rows,
+    target_bits: int = 0,
 ) -> list[int]:
-    """∇_w ‖f(X) − 2^S·Y‖², summed over the rows."""
+    """∇_w ‖f(X) − 2^(S−t)·Y‖², summed over the rows."""
     total = fmpz_mat(1, len(weights))
     for row, target in zip(inputs, targets, strict=True):
         outputs, jacobian, scale = forward(layers, input_shape, input_bits, weight_bits, weights, row)
-        errors = [2 * (f - 2**scale * int(y)) for f, y in zip(outputs, target, strict=True)]
+        errors = [2 * (f - 2 ** (scale - target_bits) * int(y)) for f, y in zip(outputs, target, strict=True)]
         total = total + fmpz_mat(1, len(errors), errors) * jacobian
     return [int(v) for v in total.entries()]

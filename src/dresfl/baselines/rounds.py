@@ -15,6 +15,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
+from dresfl.errors import UsageError
 from dresfl.field import Domain, PublicStream
 from dresfl.model import Network
 from dresfl.optimizers import Optimizer
@@ -35,6 +36,13 @@ class Problem:
     loss: Loss
     optimizer: Optimizer
     num_clients: int
+
+    def __post_init__(self) -> None:
+        if not self.network.one_hot:
+            raise UsageError(
+                "the methods that are compared train networks with one value for each class",
+                "a regression, or one value for two classes, is trained by `dresfl train` alone",
+            )
 
 
 @final

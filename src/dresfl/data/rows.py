@@ -26,7 +26,7 @@ def integer_type(data: DataSet, quantizer: Quantizer) -> torch.dtype:
 
 
 def check_class_weights(weights: Sequence[int], num_labels: int) -> None:
-    """UsageError unless each class has a whole number of at least 1, or there are none. num_labels: 0 in a regression."""
+    """UsageError unless each class has a whole number of at least 1, or there are none. A regression has 0 labels."""
     if weights and (len(weights) != num_labels or any(type(weight) is not int or weight < 1 for weight in weights)):
         raise UsageError(
             f"class_weights = {list(weights)} are no weights of {num_labels} classes",

@@ -28,6 +28,7 @@ _KNOWN = {
     "log.jsonl",
     "metrics.jsonl",
     "model.safetensors",
+    "rounds.jsonl",
     "spool",
     "summary.json",
     "terms.json",

@@ -51,7 +51,7 @@ class Prepared:
             self.kept[self.quantizer] = [integer_rows(train, self.quantizer, rows, dtype) for rows in self.parts]
         return self.kept[self.quantizer]
 
-    def score(self, weights: Tensor) -> float:
+    def accuracy(self, weights: Tensor) -> float:
         """The share of the test set that the integer weights classify right, or R²; computed where the weights are."""
         return self._evaluation.score(weights)
 

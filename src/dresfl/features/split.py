@@ -1,5 +1,6 @@
 """From a data set's images to the rows that clients share: extraction, once, then transforms."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -50,7 +51,7 @@ def extract_features(
                 inputs = _all_transformed(rows, settings)
             else:
                 inputs = _shared_rows(rows, settings, shared / f"{data.name}-{part}-{_digest(extractor, settings)}.npy")
-        parts.append(DataSet(inputs, data.labels, data.num_classes, data.name, transformed=True))
+        parts.append(dataclasses.replace(data, inputs=inputs, transformed=True))
     weights = extractor.weights_sha256 if extractor is not None else None
     return Split(train=parts[0], test=parts[1], made_from=Origin(split.origin.data, weights))
 

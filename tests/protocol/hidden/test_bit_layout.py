@@ -1,6 +1,7 @@
 """Rows as bits: exact ranges, and sums of shares that are shares of the rows."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,3 +71,29 @@ def test_wrong_arguments_are_refused():
     for bounds in ((3, 3), (0, 2**22)):
         with pytest.raises(UsageError, match="cannot be dealt"):
             BitLayout(2, 2, *bounds)
+
+
+@given(st.integers(1, 300), st.data())
+def test_targets_that_are_numbers_collapse_too(limit, data):
+    layout = BitLayout(2, 2, 0, 16, target_limit=limit)
+    drawn = st.integers(-limit, limit)
+    rows = torch.tensor([[3, 16, data.draw(drawn), data.draw(drawn)], [0, 1, -limit, limit]])
+    bits = layout.encode(rows)
+    assert bits.shape[1] == layout.num_bits == layout.first_label
+    assert set(bits.unique().tolist()) <= {0, 1}
+    found = [int(v) for v in FIELD.lift(layout.collapse(FIELD, FIELD.embed(bits))).flatten()]
+    assert found == rows.flatten().tolist()
+    with pytest.raises(DataError, match="a target reaches"):
+        layout.encode(torch.tensor([[0, 0, 0, limit + 1]]))
+
+
+def test_targets_beyond_all_ranges_are_refused():
+    with pytest.raises(UsageError, match="cannot be dealt as bits"):
+        BitLayout(1, 1, 0, 1, target_limit=2**21)
+
+
+def test_the_layout_of_a_regression_and_of_a_sign():
+    one = mlp((3, 1), input_bits=4, weight_bits=10)
+    assert BitLayout.of(one, 0.0, 1.0).target_limit == 1
+    assert BitLayout.of(replace(one, target_bits=6, target_magnitude=1.0), 0.0, 1.0).bounds == [0, 16, 128]
+    assert BitLayout.of(mlp((3, 2), input_bits=4, weight_bits=10), 0.0, 1.0).bounds == [0, 16]

@@ -532,3 +532,13 @@ def test_wrong_arguments_are_refused():
     table.shares[3] = None
     with pytest.raises(MessageError, match="shares are missing"):
         range_values(FIELD, sharing.proof, table, sharing.coded_rows, DIGEST, ClientMasks(sharing.masks, 0))
+
+
+def test_targets_that_are_numbers_are_proven_like_inputs(monkeypatch):
+    """There is no label whose classes sum to 1: honest dealers pass, and one whose target leaves its range does not."""
+    monkeypatch.setitem(globals(), "LAYOUT", BitLayout(3, 2, -2, 4, target_limit=2))
+    proof = plan_range_proof(MODULI, LAYOUT, num_clients=6, max_deviating=1, num_masks=3, most_rows=3, kappa=40)
+    assert Sharing(proof=proof).judge() == HONEST
+    cheating = Sharing(proof=proof)
+    cheating.set(2, LAYOUT.num_bits - 1, 2)
+    assert cheating.judge() == RangeVerdict((2,), ())

@@ -245,6 +245,7 @@ def _checkpoints(audit: Audit, folder: Path, key: StorageKey | None, session: Se
 def _results(audit: Audit, folder: Path, progress: dict[str, Any] | None) -> None:
     """Metrics, summary and model: whether they are whole, agree with each other, and what they say of the rounds."""
     lines = look(audit, folder / "metrics.jsonl", lambda path: _metrics(path, progress)) or []
+    look(audit, folder / "rounds.jsonl", _lines)  # it has no digest: only what is no line of a round shows
     summary: dict[str, Any] = (
         look(audit, folder / "summary.json", lambda path: dict(json.loads(path.read_text()))) or {}
     )
@@ -305,6 +306,11 @@ def _metrics(path: Path, progress: dict[str, Any] | None) -> list[dict[str, Any]
     known = 0 if progress is None else int(progress["metrics_bytes"])
     if progress is not None and known and hashlib.sha256(data[:known]).hexdigest() != progress["metrics"]:
         raise CheckpointError(f"{path} is damaged: its first {known} bytes are not those that the checkpoint knows")
+    return _lines(path)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]  # a line may be cut short by a crash: the run writes it again
     return [dict(json.loads(line)) for line in whole.splitlines()]
 

@@ -205,7 +205,7 @@ class HiddenPlan:
         return tuple(found)
 
     def _item(self, product: Product[Outline]) -> Item:
-        bits = planned_bits(product.magnitude)
+        bits = planned_bits(product.magnitude) + reach_bits(self.network)
         if product.shift is None:
             bits = math.floor(self.modulus_bits) - 2  # no mask to outgrow
         elif not product.name.endswith(" step"):
@@ -299,9 +299,10 @@ class HiddenPlan:
 
     @property
     def more_bits(self) -> int:
-        """Bits that products get beyond their margin, since the learning rate is large."""
+        """Bits that products get beyond their margin, since the learning rate or the targets are large."""
         late = self.settings.schedule == "S4" and self._depth == 2
-        return _MORE if late and self.optimizer.learning_rate > self._rate(_PLAIN) else 0
+        more = _MORE if late and self.optimizer.learning_rate > self._rate(_PLAIN) else 0
+        return more + reach_bits(self.network)
 
     @cached_property
     def shifts(self) -> tuple[int, ...]:
@@ -418,6 +419,15 @@ def checked_loss(loss: int) -> int:
     return loss
 
 
+def reach_bits(network: Network) -> int:
+    """Bits by which weights may grow larger than those of a network with one value for each class.
+
+    Targets of −1 and 1 are twice as far apart as 0 and 1, and larger targets take larger weights. Every product has one
+    factor of the weights at most that no other guard bounds, so items have so many bits more, too.
+    """
+    return 0 if network.one_hot else 1 + max(0, math.ceil(network.target_magnitude))
+
+
 def planned_bits(magnitude: float) -> int:
     """The bits that an item of an expected magnitude needs at least."""
     return math.ceil(magnitude) + MARGIN
@@ -446,7 +456,11 @@ def _program(network: Network, parameters: CodeParameters, settings: HiddenSetti
     )
     begin = [p.place.init**2 * p.fan[1] for p in network.parameters]  # ‖W_0‖² of each layer
     factors = tuple(max(1, round(max(begin) / norm)) for norm in begin)
-    norm = sum(factor * value for factor, value in zip(factors, begin, strict=True)) * NORM_LIMIT
+    norm = (
+        sum(factor * value for factor, value in zip(factors, begin, strict=True))
+        * NORM_LIMIT
+        * 4.0 ** reach_bits(network)
+    )
     rows, shards = parameters.batch_size, parameters.num_shards
     limits = {
         "error": math.log2(rows * shards * ERROR_LIMIT) + 2 * max(0.0, network.target_magnitude) + bare.error_scale,

@@ -38,7 +38,7 @@ def test_local_steps_take_scaled_targets_alike(layers):
     whole = Network(layers, (4,), 3, 6)
     weights, inputs, targets = drawn(whole, 6)
     one, other = FIELD.embed(targets).unsqueeze(1), FIELD.embed(targets * 2**5).unsqueeze(1)
-    steps = LocalSteps(whole, 2, rate_shift=8, batch_rows=3)
+    steps = LocalSteps(whole, 2, rate_shift=8, batch_size=3)
     scaled = replace(steps, network=replace(whole, target_bits=5))
     expected = steps.move(FIELD, weights, 3, inputs, one)
     assert torch.equal(scaled.move(FIELD, weights, 3, inputs, other), expected)

@@ -259,14 +259,14 @@ class Plan:
         quotients = []
         for name, value in clear.items():
             size = math.log2(self.guards[name][1]) + 1
-            once = total and not name.startswith("size")
+            once = total and not name.startswith("size") and waiting.get("cut once", True)
             quotients.append(Product(0 * value if once else value, None, size, value if once else None, total))
         sent = yield [*products, *cuts.values(), *quotients]
         for name, own, value in zip(clear, quotients, sent[count + len(cuts) :], strict=True):
             summed = self.K if total and own.once is None else 1
             assert max(value) <= summed * self.guards[name][1], f"the training diverges: {name}"
         waiting["clear"] = dict(zip(cuts, sent[count : count + len(cuts)], strict=True))
-        waiting["sizes"], waiting["hop"] = {}, waiting["hop"] + 1
+        waiting["sizes"], waiting["hop"], waiting["cut once"] = {}, waiting["hop"] + 1, total
         return sent[: len(products)]
 
     def _guarded(self, name: str, value: Array, total: bool) -> Product:

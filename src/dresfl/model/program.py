@@ -275,6 +275,7 @@ class _Play(Generic[Elements]):
         self._error: Elements | None = None  # (M,N,1): Σe²
         self._sizes: dict[str, Elements] = {}  # (M,N,1): Σz² that the next hop cuts
         self._quotients: dict[str, Elements] = {}  # (M,1 or N,1): that the next hop opens
+        self._cut_once = True  # whether those were cut once for all shards, or for each one with a dither of its own
         self.loss_scale = self.error_scale = 0  # of what was played
         self.gradient_scales: tuple[int, ...] = ()
 
@@ -290,7 +291,7 @@ class _Play(Generic[Elements]):
             summed = total and not product.alike
             self._guards[name].check(value, self._program.num_shards if summed else 1)
         self._quotients = {product.name: v for product, v in zip(cuts, sent[count : count + len(cuts)], strict=True)}
-        self._sizes, self._number = {}, self._number + 1
+        self._sizes, self._number, self._cut_once = {}, self._number + 1, total
         return list(sent[:count])
 
     def _due(self, total: bool) -> dict[str, Elements]:
@@ -311,11 +312,12 @@ class _Play(Generic[Elements]):
         return Product(name, whole, guard.shift, guard.magnitude, total, alike=alike)
 
     def _quotient(self, name: str, value: Elements, total: bool) -> Product[Elements]:
-        magnitude, alike = math.log2(self._guards[name].limit) + 1, name in ("norm", "error")
+        alike = name in ("norm", "error") and self._cut_once
+        magnitude = math.log2(self._guards[name].limit) + 1
         if alike and total:
             nothing = self._field.scale(value, 0)[:, :1]
             return Product(f"{name} quotient", nothing, None, magnitude, total, value[:, :1], alike)
-        whole = self._everywhere(value) if alike else value
+        whole = self._everywhere(value) if name in ("norm", "error") else value
         return Product(f"{name} quotient", whole, None, magnitude, total, alike=alike)
 
     def _everywhere(self, value: Elements) -> Elements:

@@ -226,3 +226,17 @@ def test_an_opened_quotient_above_its_limit_is_divergence():
     guard.check([2 * guard.limit], summed=2)
     with pytest.raises(Diverged, match=r"error reaches 2\.0 times its limit"):
         guard.check([0, 2 * guard.limit])
+
+
+@pytest.mark.parametrize("schedule", ["S2", "S4"])
+@pytest.mark.parametrize("sizes", [(4, 3), (4, 3, 3), (4, 3, 3, 3)])
+def test_quotients_count_once_only_if_they_were_cut_once(sizes, schedule):
+    """Each shard cuts with a dither of its own: their mean would be no integer, and a run would seem to diverge."""
+    plan = plan_of(mlp(sizes, input_bits=3, weight_bits=8), schedule, shards=2)
+    hops = plan.hops(1)
+    found = [
+        (hops[number - 1], item) for number, hop in enumerate(hops) for item in hop.items if "quotient" in item.name
+    ]
+    assert found
+    for before, item in found:  # before the first hop comes the last one of the round before
+        assert item.alike <= before.total

@@ -124,8 +124,8 @@ def test_every_recipe_of_the_hidden_mode_has_a_plan_that_vouches_for_its_rate(da
     config = parse(RunConfig, merged)
     assert (config.mode, config.engine, config.optimizer.method) == ("hidden", "direct", "momentum")
     shape = (28, 28, 1) if config.features.extractor == "" else (25_088,)
-    data = DataSet(np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), config.model.layers[-1].units, dataset)
-    data.inputs[...] = LARGEST.get(dataset, 1.0)
+    inputs = np.full((1, *shape), LARGEST.get(dataset, 1.0), np.float32)
+    data = DataSet(inputs, np.zeros(1, np.int64), config.model.layers[-1].units, dataset, transformed=True)
     network = build_network(config, data)
     plan = make_plan(network, config.federation, config.hidden, config.optimizer, config.rounds)
     assert config.optimizer.learning_rate <= plan.largest_rate

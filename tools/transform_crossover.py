@@ -97,7 +97,7 @@ def _fast_length(least: int) -> int:
 # -- another code, by number-theoretic transforms ----------------------------------------------------------------------
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _butterflies(x, twiddles, p):  # type: ignore[no-untyped-def]
     """NTT of x (n,LANES) in place, entries in bit-reversed order. |x| grows by p/2 a stage: no reduction is needed."""
     n, inverse, half = x.shape[0], 1.0 / p, 1
@@ -114,7 +114,7 @@ def _butterflies(x, twiddles, p):  # type: ignore[no-untyped-def]
         half *= 2
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _encode(values, order, back, forth, twists, p, out):  # type: ignore[no-untyped-def]
     """values (blocks,n,LANES) at the n-th roots of unity -> out (blocks,cosets,n,LANES) at `cosets` cosets of them."""
     blocks, n = values.shape[0], values.shape[1]
